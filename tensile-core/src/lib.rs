@@ -1,0 +1,1 @@
+//! Tensors, ops, graphs, autodiff, devices and the executor of Tensile.

@@ -1,0 +1,3 @@
+//! The `tensile` command line.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Model zoo and data sets of Tensile.
+
+#![forbid(unsafe_code)]

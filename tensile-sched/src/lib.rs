@@ -1,0 +1,23 @@
+//! Memory scheduling of training steps.
+//!
+//! A [`Trace`] says what one training step reads, writes and updates. A [`Planner`] turns it into a program: what the device executes, copies,
+//! releases and recomputes, with a byte address for everything, so that the step stays within a hard memory budget. This crate plans, proves and predicts; it
+//! does no I/O, reads no clock and knows no device.
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod id;
+pub mod limits;
+pub mod planner;
+pub mod program;
+pub mod simulate;
+pub mod trace;
+
+pub use check::CheckReport;
+pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
+pub use limits::{Duplex, Limits, Link, Mode};
+pub use planner::{Infeasible, Planned, Planner};
+pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
+pub use simulate::{Simulation, Span, Stall};
+pub use trace::{InPlace, Op, Role, Tensor, Trace, TraceError};

@@ -1,0 +1,3 @@
+//! Development tasks: `cargo xtask ci`, `cargo xtask bench`.
+
+fn main() {}
