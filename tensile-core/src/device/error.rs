@@ -1,0 +1,71 @@
+//! What can go wrong on a device.
+
+use tensile_sched::Bytes;
+
+/// A fault of a device. Out of memory is a variant of its own, because replanning acts on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Too little device memory is free now.
+    #[error("device out of memory: {requested} requested, {free} free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: Bytes,
+        /// Bytes free.
+        free: Bytes,
+    },
+    /// More than the device has in all.
+    #[error("{requested} of device memory can never be had: the device has {capacity}")]
+    TooLarge {
+        /// Bytes asked for.
+        requested: Bytes,
+        /// Bytes the device has.
+        capacity: Bytes,
+    },
+    /// Too little host memory.
+    #[error("host out of memory: {requested} requested")]
+    HostOutOfMemory {
+        /// Bytes asked for.
+        requested: Bytes,
+    },
+    /// The device has no kernel for an op.
+    #[error("{device} has no kernel for op '{op}'{}", if detail.is_empty() { String::new() } else { format!(": {detail}") })]
+    Unsupported {
+        /// Name of the device.
+        device: String,
+        /// Name of the op.
+        op: String,
+        /// Why, if there is more to say.
+        detail: String,
+    },
+    /// A kernel failed or panicked.
+    #[error("kernel '{op}' failed: {detail}")]
+    Kernel {
+        /// Name of the op.
+        op: String,
+        /// What happened.
+        detail: String,
+    },
+    /// A copy failed.
+    #[error("copy {direction} of {bytes} failed: {detail}")]
+    Copy {
+        /// `out` or `in`.
+        direction: &'static str,
+        /// Size of the copy.
+        bytes: Bytes,
+        /// What happened.
+        detail: String,
+    },
+    /// The device or its context is gone; all its jobs get this.
+    #[error("device lost: {detail}")]
+    DeviceLost {
+        /// What happened.
+        detail: String,
+    },
+    /// A host arena kept in a file could not be used.
+    #[error("spill file: {detail}")]
+    Spill {
+        /// What happened.
+        detail: String,
+    },
+}

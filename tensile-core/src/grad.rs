@@ -1,0 +1,126 @@
+//! Reverse-mode automatic differentiation, as ops added to the same graph.
+
+use petgraph::graph::NodeIndex;
+
+use crate::graph::{Graph, GraphError, Node, Phase, Value};
+use crate::tensor::DType;
+
+/// What an op's gradient rule has to work with.
+#[derive(Debug)]
+pub struct GradCall<'a> {
+    /// Where to add ops.
+    pub graph: &'a mut Graph,
+    /// The op's inputs.
+    pub inputs: &'a [Value],
+    /// The op's outputs.
+    pub outputs: &'a [Value],
+    /// Gradient of the loss by each output; none where the loss does not depend on it.
+    pub output_grads: &'a [Option<Value>],
+    /// For each input, whether its gradient is asked for.
+    pub needs: &'a [bool],
+}
+
+impl Graph {
+    /// Adds the backward pass: gradients of a scalar `loss` by each value of `wrt`; none where the loss does not depend on it.
+    ///
+    /// Walks the ops from the last to the first; each adds its own rule's ops ([`OpDef::grad`](crate::op::OpDef::grad)). Gradients that meet at a value are
+    /// added in the order in which they arise, so that the sum has one fixed order.
+    ///
+    /// # Errors
+    /// [`GraphError::Loss`] unless the loss is one f32, or an error from an op's rule. Linear in the number of ops and accesses.
+    pub fn grad(&mut self, loss: Value, wrt: &[Value]) -> Result<Vec<Option<Value>>, GraphError> {
+        if self.ty(loss).numel() != 1 || self.dtype(loss) != DType::F32 {
+            return Err(GraphError::Loss(self.ty(loss).clone()));
+        }
+        let phase = self.set_phase(Phase::Backward);
+        let result = self.add_backward(loss, wrt);
+        self.set_phase(phase);
+        result
+    }
+
+    fn add_backward(&mut self, loss: Value, wrt: &[Value]) -> Result<Vec<Option<Value>>, GraphError> {
+        let n_nodes = self.dag().node_count();
+        let needed = self.depends_on(wrt);
+        let mut grads: Vec<Option<Value>> = vec![None; self.n_values()];
+        let one = self.fill(self.shape(loss).clone(), 1.0)?;
+        grads[loss.index()] = Some(one);
+        for index in (0..n_nodes).rev() {
+            match self.dag()[NodeIndex::new(index)].clone() {
+                Node::Persistent | Node::Input => {}
+                Node::View(of) => {
+                    let view = self.view_value(NodeIndex::new(index));
+                    if let Some(grad) = grads[view.index()]
+                        && needed[of.index()]
+                    {
+                        let grad = self.reshape(grad, self.shape(of).clone())?;
+                        self.accumulate(&mut grads, of, grad)?;
+                    }
+                }
+                Node::Op(node) => {
+                    let output_grads: Vec<Option<Value>> = node.outputs.iter().map(|v| grads[v.index()]).collect();
+                    let needs: Vec<bool> = node.inputs.iter().map(|v| needed[v.index()]).collect();
+                    if output_grads.iter().all(Option::is_none) || !needs.contains(&true) {
+                        continue;
+                    }
+                    let scope = format!("{}.grad", node.label);
+                    let input_grads = self.with_scope(scope, |graph| {
+                        let mut call = GradCall {
+                            graph,
+                            inputs: &node.inputs,
+                            outputs: &node.outputs,
+                            output_grads: &output_grads,
+                            needs: &needs,
+                        };
+                        node.op.def().grad(&mut call)
+                    })?;
+                    assert_eq!(input_grads.len(), node.inputs.len(), "{}: one gradient per input", node.label);
+                    for ((&input, grad), need) in node.inputs.iter().zip(input_grads).zip(needs) {
+                        if let (Some(grad), true) = (grad, need) {
+                            assert_eq!(
+                                self.ty(grad),
+                                self.ty(input),
+                                "{}: a gradient has its input's type",
+                                node.label
+                            );
+                            self.accumulate(&mut grads, input, grad)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(wrt.iter().map(|value| grads[value.index()]).collect())
+    }
+
+    fn accumulate(&mut self, grads: &mut [Option<Value>], value: Value, grad: Value) -> Result<(), GraphError> {
+        grads[value.index()] = Some(match grads[value.index()] {
+            None => grad,
+            Some(sum) => self.add(sum, grad)?,
+        });
+        Ok(())
+    }
+
+    /// For each value, whether it is computed from one of `wrt` through float tensors.
+    fn depends_on(&self, wrt: &[Value]) -> Vec<bool> {
+        let mut needed = vec![false; self.n_values()];
+        for value in wrt {
+            needed[value.index()] = true;
+        }
+        for node in self.dag().node_indices() {
+            match &self.dag()[node] {
+                Node::Persistent | Node::Input => {}
+                Node::View(of) => {
+                    let view = self.view_value(node);
+                    needed[view.index()] |= needed[of.index()];
+                }
+                Node::Op(op) => {
+                    if op.inputs.iter().any(|input| needed[input.index()]) {
+                        for output in &op.outputs {
+                            needed[output.index()] |= self.dtype(*output) == DType::F32;
+                        }
+                    }
+                }
+            }
+        }
+        needed
+    }
+}

@@ -1,0 +1,127 @@
+//! Operations: one file each, with shape rule, gradient, cost and host kernel.
+//!
+//! # Adding an op
+//!
+//! Write `op/NAME.rs` with a struct that holds the attributes and implements [`OpDef`], and builder methods on
+//! [`Graph`](crate::graph::Graph); add one variant to [`Op`]. A backend then lacks one kernel, and its compiler says so.
+//! An op of your own needs no variant: wrap it in [`Op::Custom`]; it runs on the host device.
+
+pub mod add;
+pub mod copy;
+pub mod fill;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::device::host::HostCall;
+use crate::grad::GradCall;
+use crate::graph::{GraphError, Value};
+use crate::tensor::TensorType;
+
+/// Work an op does, for predicting how long it takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations; a fused multiply-add counts as two.
+    pub flops: f64,
+    /// Bytes read and written at least.
+    pub bytes: f64,
+}
+
+/// Inputs an op does not accept, said in one sentence without the op's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OpError(pub String);
+
+/// What an op is: shape rule, gradient, cost, purity and the host reference kernel.
+///
+/// Every op is a pure function of its inputs and attributes, except that it changes the inputs that it lists in [`updates`](Self::updates).
+pub trait OpDef: fmt::Debug + Send + Sync {
+    /// Kind of op, as shown in reports and used as op class in traces: `conv2d`, `relu`, …
+    fn name(&self) -> &'static str;
+
+    /// Types of the outputs for inputs of these types.
+    ///
+    /// # Errors
+    /// Says what is wrong with the inputs, with their shapes.
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, OpError>;
+
+    /// Adds ops that compute the gradients of the inputs from the gradients of the outputs.
+    ///
+    /// One entry for each input; `None` where there is no gradient (integers) or none is asked for ([`GradCall::needs`]). Only the values
+    /// that the added ops use stay alive until the backward pass, so use as few as possible.
+    ///
+    /// # Errors
+    /// If an added op refuses its inputs, or the op has no gradient.
+    fn grad(&self, call: &mut GradCall<'_>) -> Result<Vec<Option<Value>>, GraphError>;
+
+    /// Indices of inputs that the op changes in place; these must be persistent tensors.
+    fn updates(&self) -> &[usize] {
+        &[]
+    }
+
+    /// Pairs (input, output) of equal size where the host kernel may find both at the same address. The result must have the same bits.
+    fn in_place(&self) -> &[(usize, usize)] {
+        &[]
+    }
+
+    /// Whether running it again gives the same bits. True for everything but updates.
+    fn replayable(&self) -> bool {
+        self.updates().is_empty()
+    }
+
+    /// Work for inputs and outputs of these types. The default counts one operation per output element and every byte once.
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost {
+            flops: outputs.iter().map(|ty| ty.numel() as f64).sum(),
+            bytes: inputs.iter().chain(outputs).map(|ty| ty.bytes() as f64).sum(),
+        }
+    }
+
+    /// Scratch bytes the host kernel needs when it runs on `threads` threads. It may use no other memory that grows with the shapes.
+    fn host_workspace(&self, inputs: &[TensorType], outputs: &[TensorType], threads: usize) -> usize {
+        let _ = (inputs, outputs, threads);
+        0
+    }
+
+    /// Computes the outputs on the host. The bits of the result may depend on nothing but the inputs, attributes and shapes: not on
+    /// addresses, in-place use, or the number of threads.
+    fn host_kernel(&self, call: &HostCall<'_>);
+}
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $name:ident($ty:ty),)*) => {
+        /// An op with its attributes. Cheap to clone.
+        #[derive(Clone, Debug)]
+        #[non_exhaustive]
+        pub enum Op {
+            $($(#[$doc])* $name($ty),)*
+            /// An op from outside this crate.
+            Custom(Arc<dyn OpDef>),
+        }
+
+        impl Op {
+            /// What the op is.
+            pub fn def(&self) -> &dyn OpDef {
+                match self {
+                    $(Op::$name(def) => def,)*
+                    Op::Custom(def) => def.as_ref(),
+                }
+            }
+        }
+
+        $(impl From<$ty> for Op {
+            fn from(def: $ty) -> Self {
+                Op::$name(def)
+            }
+        })*
+    };
+}
+
+ops! {
+    /// Elementwise sum.
+    Add(add::Add),
+    /// The same tensor in other bytes.
+    Copy(copy::Copy),
+    /// A tensor of one value.
+    Fill(fill::Fill),
+}
