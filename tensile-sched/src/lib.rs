@@ -13,11 +13,13 @@ pub mod planner;
 pub mod program;
 pub mod simulate;
 pub mod trace;
+pub mod verify;
 
-pub use check::CheckReport;
+pub use check::{CheckReport, Violation, check};
 pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
 pub use limits::{Duplex, Limits, Link, Mode};
 pub use planner::{Infeasible, Planned, Planner};
 pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
 pub use simulate::{Simulation, Span, Stall};
 pub use trace::{InPlace, Op, Role, Tensor, Trace, TraceError};
+pub use verify::{Race, verify};
