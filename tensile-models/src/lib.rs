@@ -1,3 +1,6 @@
 //! Model zoo and data sets of Tensile.
 
 #![forbid(unsafe_code)]
+
+pub mod budget;
+pub mod data;

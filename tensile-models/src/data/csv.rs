@@ -1,0 +1,161 @@
+//! Images as rows of numbers: pixels, then the label.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::read::GzDecoder;
+
+use super::{DataError, Dataset, Splits};
+
+/// The digits, compressed, as they lie in the repository.
+const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
+
+/// Every fifth sample is for testing.
+const TEST_EVERY: usize = 5;
+
+struct Table {
+    shape: [usize; 3],
+    classes: usize,
+    /// One row per sample, scaled to [0, 1].
+    pixels: Vec<f32>,
+    labels: Vec<i32>,
+}
+
+/// Images read from a CSV file (gzip-compressed or not): on each row the pixels of a sample and its label, an integer from 0. Pixels are
+/// divided by the largest in the file. Every fifth row is for testing.
+pub struct CsvImages {
+    table: Arc<Table>,
+    rows: Vec<usize>,
+}
+
+impl std::fmt::Debug for CsvImages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CsvImages {{ {} rows of {:?} }}", self.rows.len(), self.table.shape)
+    }
+}
+
+impl CsvImages {
+    /// The 1,797 handwritten digits (8×8, ten classes) that the program carries.
+    pub fn digits() -> Splits {
+        Self::parse(Path::new("digits.csv.gz"), DIGITS, [1, 8, 8]).expect("the digits in the program are well-formed")
+    }
+
+    /// Reads a file whose samples have `shape`.
+    ///
+    /// # Errors
+    /// [`DataError`] naming file and row.
+    pub fn read(path: &Path, shape: [usize; 3]) -> Result<Splits, DataError> {
+        let bytes = std::fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+        Self::parse(path, &bytes, shape)
+    }
+
+    fn parse(path: &Path, bytes: &[u8], shape: [usize; 3]) -> Result<Splits, DataError> {
+        let mut text = String::new();
+        let read = if bytes.starts_with(&[0x1f, 0x8b]) {
+            GzDecoder::new(bytes).read_to_string(&mut text)
+        } else {
+            let mut plain = bytes;
+            plain.read_to_string(&mut text)
+        };
+        read.map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+        let n_pixels: usize = shape.iter().product();
+        let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+        for (index, line) in text.lines().enumerate() {
+            let fault = |reason| DataError::Content { path: path.to_owned(), row: index + 1, reason };
+            let fields: Vec<&str> = line.split(',').collect();
+            if fields.len() != n_pixels + 1 {
+                let expected = n_pixels + 1;
+                return Err(fault(format!(
+                    "{} fields instead of {expected} (the {n_pixels} pixels of a {}x{}x{} image, and a label)",
+                    fields.len(),
+                    shape[0],
+                    shape[1],
+                    shape[2]
+                )));
+            }
+            for field in &fields[..n_pixels] {
+                let pixel: f32 = field.trim().parse().map_err(|_| fault(format!("'{field}' is no number")))?;
+                if !pixel.is_finite() {
+                    return Err(fault(format!("'{field}' is not finite")));
+                }
+                pixels.push(pixel);
+            }
+            let label = fields[n_pixels].trim();
+            match label.parse::<u16>() {
+                Ok(label) => labels.push(i32::from(label)),
+                Err(_) => return Err(fault(format!("label '{label}' is not an integer from 0 to 65535"))),
+            }
+        }
+        if labels.len() < TEST_EVERY {
+            let reason = format!("{} rows; at least {TEST_EVERY} are needed to split off a test set", labels.len());
+            return Err(DataError::Content { path: path.to_owned(), row: labels.len(), reason });
+        }
+        let largest = pixels.iter().fold(0.0f32, |largest, pixel| largest.max(pixel.abs()));
+        if largest > 0.0 {
+            pixels.iter_mut().for_each(|pixel| *pixel /= largest);
+        }
+        let classes = labels.iter().max().map_or(0, |&label| label as usize + 1);
+        let (test, train) = (0..labels.len()).partition(|row| row % TEST_EVERY == 0);
+        let table = Arc::new(Table { shape, classes, pixels, labels });
+        let split = |rows| Box::new(CsvImages { table: Arc::clone(&table), rows });
+        Ok(Splits { train: split(train), test: split(test) })
+    }
+}
+
+impl Dataset for CsvImages {
+    fn shape(&self) -> [usize; 3] {
+        self.table.shape
+    }
+
+    fn classes(&self) -> usize {
+        self.table.classes
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn sample(&self, index: usize, pixels: &mut [f32]) -> i32 {
+        let row = self.rows[index];
+        let n_pixels = pixels.len();
+        pixels.copy_from_slice(&self.table.pixels[row * n_pixels..][..n_pixels]);
+        self.table.labels[row]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_whole() {
+        let splits = CsvImages::digits();
+        assert_eq!((splits.train.len(), splits.test.len()), (1437, 360));
+        assert_eq!((splits.train.shape(), splits.train.classes()), ([1, 8, 8], 10));
+        let mut pixels = [0.0; 64];
+        assert_eq!(splits.test.sample(0, &mut pixels), 0);
+        assert_eq!(pixels[2], 5.0 / 16.0);
+        assert!((0..1437).all(|index| (0..10).contains(&splits.train.sample(index, &mut pixels))));
+    }
+
+    #[test]
+    fn faults_name_file_and_row() {
+        let parse =
+            |text: &str| CsvImages::parse(Path::new("x.csv"), text.as_bytes(), [1, 1, 2]).unwrap_err().to_string();
+        assert_eq!(
+            parse("1,2,0\n1,2\n"),
+            "data file 'x.csv', row 2: 2 fields instead of 3 (the 2 pixels of a 1x1x2 image, and a label)"
+        );
+        assert_eq!(parse("1,a,0\n"), "data file 'x.csv', row 1: 'a' is no number");
+        assert_eq!(parse("1,NaN,0\n"), "data file 'x.csv', row 1: 'NaN' is not finite");
+        assert_eq!(parse("1,2,-1\n"), "data file 'x.csv', row 1: label '-1' is not an integer from 0 to 65535");
+        assert!(parse("1,2,3\n").contains("at least 5"));
+    }
+
+    #[test]
+    fn a_truncated_file_is_an_error() {
+        let error = CsvImages::parse(Path::new("d.csv.gz"), &DIGITS[..DIGITS.len() / 2], [1, 8, 8]).unwrap_err();
+        assert!(matches!(error, DataError::Read { .. }), "{error}");
+    }
+}
