@@ -20,6 +20,13 @@ pub struct GradCall<'a> {
     pub needs: &'a [bool],
 }
 
+impl GradCall<'_> {
+    /// For rules of ops that cannot be differentiated (again).
+    pub fn no_gradient(&self, op: &'static str) -> GraphError {
+        GraphError::NoGradient { label: self.graph.scope_name(), op }
+    }
+}
+
 impl Graph {
     /// Adds the backward pass: gradients of a scalar `loss` by each value of `wrt`; none where the loss does not depend on it.
     ///

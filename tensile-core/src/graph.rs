@@ -359,6 +359,11 @@ impl Graph {
         result
     }
 
+    /// The scope that `scoped` has built up.
+    pub(crate) fn scope_name(&self) -> String {
+        self.scope.join(".")
+    }
+
     pub(crate) fn scoped_name(&self, name: &str) -> String {
         if self.scope.is_empty() { name.to_owned() } else { format!("{}.{name}", self.scope.join(".")) }
     }

@@ -4,8 +4,12 @@ pub mod device;
 pub mod exec;
 pub mod grad;
 pub mod graph;
+pub mod nn;
 pub mod op;
+pub mod random;
 pub mod tensor;
+#[cfg(any(test, feature = "conformance"))]
+pub mod testing;
 
 pub use device::{Device, DeviceError, DeviceInfo, Lane, Region};
 pub use graph::{Graph, GraphError, Init, Persistent, Phase, Value};

@@ -8,7 +8,9 @@
 
 pub mod add;
 pub mod copy;
+pub(crate) mod elementwise;
 pub mod fill;
+pub mod relu;
 
 use std::fmt;
 use std::sync::Arc;
@@ -124,4 +126,8 @@ ops! {
     Copy(copy::Copy),
     /// A tensor of one value.
     Fill(fill::Fill),
+    /// Elementwise max(x, 0).
+    Relu(relu::Relu),
+    /// Gradient of [`Op::Relu`].
+    ReluGrad(relu::ReluGrad),
 }

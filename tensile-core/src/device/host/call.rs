@@ -16,6 +16,11 @@ pub struct HostArg<'a> {
     ty: &'a TensorType,
 }
 
+// SAFETY: an argument is an address and a type; what may be done at the address is settled by `HostCall::new`.
+unsafe impl Send for HostArg<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for HostArg<'_> {}
+
 impl<'a> HostArg<'a> {
     /// An argument at `ptr`. Whoever builds a [`HostCall`] from it vouches for the pointer.
     pub fn new(ptr: NonNull<u8>, ty: &'a TensorType) -> Self {
@@ -42,6 +47,11 @@ pub struct HostCall<'a> {
     threads: usize,
     _arena: PhantomData<&'a mut [u8]>,
 }
+
+// SAFETY: `new` promises places that nothing else accesses, so the call may move to the thread that runs the kernel.
+unsafe impl Send for HostCall<'_> {}
+// SAFETY: as above; methods that give mutable slices are to be called once per argument, from whichever thread.
+unsafe impl Sync for HostCall<'_> {}
 
 impl<'a> HostCall<'a> {
     /// Bundles the arguments of one call.
