@@ -8,18 +8,25 @@
 
 pub mod check;
 pub mod id;
+pub mod layout;
 pub mod limits;
 pub mod planner;
 pub mod program;
 pub mod simulate;
+pub mod sync;
 pub mod trace;
 pub mod verify;
 
+#[cfg(test)]
+mod testing;
+
 pub use check::{CheckReport, Violation, check};
 pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
+pub use layout::{LayoutError, layout};
 pub use limits::{Duplex, Limits, Link, Mode};
 pub use planner::{Infeasible, Planned, Planner};
 pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
-pub use simulate::{Simulation, Span, Stall};
+pub use simulate::{Simulation, Span, Stall, simulate};
+pub use sync::sync;
 pub use trace::{InPlace, Op, Role, Tensor, Trace, TraceError};
 pub use verify::{Race, verify};

@@ -1,0 +1,307 @@
+//! The event-driven core of the simulation: three lanes, a link, two iterations in flight.
+
+use crate::id::{Bytes, InstrId};
+use crate::limits::{Duplex, Link};
+use crate::program::{Instr, Lane, Synced};
+use crate::trace::Trace;
+
+/// Start and end on the absolute scale of the simulation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// Compute-lane idle time before a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Idle {
+    pub(super) instr: InstrId,
+    pub(super) time: u64,
+    pub(super) cause: Option<InstrId>,
+}
+
+/// An instruction on its way.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    start: u64,
+    /// When it ends if nothing changes.
+    end: u64,
+    /// Nanoseconds of kernel work left at `since`; unused for copies, whose end is fixed.
+    left: f64,
+    since: u64,
+}
+
+/// One lane: its instructions of one iteration, repeated without end.
+#[derive(Debug)]
+struct Queue {
+    lane: Lane,
+    instrs: Vec<InstrId>,
+    /// Place in `instrs` of the next to start, or of the one running.
+    next: usize,
+    iteration: u32,
+    /// When the next became ready, if it has.
+    ready: Option<u64>,
+    running: Option<Running>,
+    /// When the one before ended.
+    free_since: u64,
+}
+
+impl Queue {
+    fn head(&self) -> InstrId {
+        self.instrs[self.next]
+    }
+}
+
+/// The machine, stepped iteration by iteration.
+#[derive(Debug)]
+pub(super) struct Engine<'a> {
+    synced: &'a Synced,
+    link: &'a Link,
+    /// Time each instruction takes when nothing slows it down.
+    durations: Vec<u64>,
+    /// Lanes that have work.
+    queues: Vec<Queue>,
+    now: u64,
+    /// Times of each instruction in the latest even and the latest odd iteration.
+    times: [Vec<Times>; 2],
+    /// How many iterations each instruction has ended in.
+    ended: Vec<u32>,
+    /// Instructions still to end, for iterations `n_complete` and `n_complete + 1`.
+    open: [usize; 2],
+    n_work: usize,
+    n_complete: u32,
+    /// End of each complete iteration.
+    ends: Vec<u64>,
+    /// Idle times before kernels, of even and odd iterations.
+    idle: [Vec<Idle>; 2],
+}
+
+impl<'a> Engine<'a> {
+    pub(super) fn new(trace: &Trace, synced: &'a Synced, link: &'a Link) -> Self {
+        let bytes = |tensor: crate::TensorId| -> Bytes { trace.tensor(tensor).bytes };
+        let mut lanes: [Vec<InstrId>; 3] = Default::default();
+        let mut durations = Vec::with_capacity(synced.instrs().len());
+        for (index, instr) in synced.instrs().iter().enumerate() {
+            if let Some(lane) = instr.lane() {
+                lanes[lane.index()].push(InstrId::from_index(index));
+            }
+            durations.push(match instr {
+                Instr::Run { op, .. } | Instr::Rerun { op, .. } => trace.op(*op).latency.0,
+                Instr::SwapOut(tensor) => link.out_time(bytes(*tensor)).0,
+                Instr::SwapIn(tensor) => link.in_time(bytes(*tensor)).0,
+                Instr::Release(_) => 0,
+            });
+        }
+        let n_work = lanes.iter().map(Vec::len).sum();
+        let queues = Lane::ALL
+            .into_iter()
+            .zip(lanes)
+            .filter(|(_, instrs)| !instrs.is_empty())
+            .map(|(lane, instrs)| Queue {
+                lane,
+                instrs,
+                next: 0,
+                iteration: 0,
+                ready: None,
+                running: None,
+                free_since: 0,
+            })
+            .collect();
+        let n_instrs = durations.len();
+        Self {
+            synced,
+            link,
+            durations,
+            queues,
+            now: 0,
+            times: [vec![Times::default(); n_instrs], vec![Times::default(); n_instrs]],
+            ended: vec![0; n_instrs],
+            open: [n_work; 2],
+            n_work,
+            n_complete: 0,
+            ends: vec![],
+            idle: [vec![], vec![]],
+        }
+    }
+
+    /// Whether there is anything to time.
+    pub(super) fn has_work(&self) -> bool {
+        self.n_work > 0
+    }
+
+    /// Times of the latest complete iteration. Releases have none.
+    pub(super) fn latest(&self) -> &[Times] {
+        &self.times[(self.n_complete as usize + 1) % 2]
+    }
+
+    /// Idle times of the latest complete iteration, in program order.
+    pub(super) fn latest_idle(&self) -> &[Idle] {
+        &self.idle[(self.n_complete as usize + 1) % 2]
+    }
+
+    /// Runs until one more iteration has ended; returns its end, or nothing if its waits are circular or time has run out.
+    pub(super) fn next_iteration(&mut self) -> Option<u64> {
+        let target = self.n_complete + 1;
+        loop {
+            self.find_ready();
+            self.start_ready();
+            self.advance()?;
+            if self.n_complete == target {
+                return self.ends.last().copied();
+            }
+        }
+    }
+
+    /// Notes which lanes' heads have just become ready.
+    fn find_ready(&mut self) {
+        for index in 0..self.queues.len() {
+            let queue = &self.queues[index];
+            if queue.running.is_none() && queue.ready.is_none() && self.may_start(queue) {
+                self.queues[index].ready = Some(self.now);
+            }
+        }
+    }
+
+    fn may_start(&self, queue: &Queue) -> bool {
+        // At most two iterations are in flight.
+        queue.iteration <= self.n_complete + 1
+            && self.synced.waits[queue.head().index()].iter().all(|wait| {
+                let needed = if wait.previous_iteration { queue.iteration } else { queue.iteration + 1 };
+                self.ended[wait.on.index()] >= needed
+            })
+    }
+
+    /// Starts what is ready and may run beside what is running: earliest ready first, then in program order.
+    fn start_ready(&mut self) {
+        loop {
+            let is_copying = self.queues.iter().any(|queue| queue.lane != Lane::Compute && queue.running.is_some());
+            let is_running = self.queues.iter().any(|queue| queue.running.is_some());
+            let is_free = |queue: &Queue| match self.link.duplex {
+                Duplex::Full => true,
+                Duplex::Half => queue.lane == Lane::Compute || !is_copying,
+                Duplex::NoOverlap => !is_running,
+            };
+            let next = (0..self.queues.len())
+                .filter(|&index| self.queues[index].ready.is_some() && is_free(&self.queues[index]))
+                .min_by_key(|&index| {
+                    let queue = &self.queues[index];
+                    (queue.ready, queue.iteration, queue.head())
+                });
+            let Some(index) = next else { return };
+            self.start(index);
+        }
+    }
+
+    fn start(&mut self, index: usize) {
+        self.settle_kernel();
+        let queue = &self.queues[index];
+        let instr = queue.head();
+        if queue.lane == Lane::Compute {
+            let time = self.now - queue.free_since;
+            let cause = self.cause(queue);
+            let parity = queue.iteration as usize % 2;
+            if queue.next == 0 {
+                self.idle[parity].clear();
+            }
+            if time > 0 {
+                self.idle[parity].push(Idle { instr, time, cause });
+            }
+        }
+        let work = self.durations[instr.index()];
+        self.queues[index].ready = None;
+        self.queues[index].running =
+            Some(Running { start: self.now, end: self.now.saturating_add(work), left: work as f64, since: self.now });
+        self.plan_kernel();
+    }
+
+    /// The wait of a lane's head that has ended just now, if there is one.
+    fn cause(&self, queue: &Queue) -> Option<InstrId> {
+        let waits = &self.synced.waits[queue.head().index()];
+        waits.iter().find_map(|wait| {
+            if wait.previous_iteration && queue.iteration == 0 {
+                return None;
+            }
+            let iteration = queue.iteration - u32::from(wait.previous_iteration);
+            (self.times[iteration as usize % 2][wait.on.index()].end == self.now).then_some(wait.on)
+        })
+    }
+
+    /// How many times longer a running kernel takes at the moment.
+    fn slowdown(&self) -> f64 {
+        let is_copying = self.queues.iter().any(|queue| queue.lane != Lane::Compute && queue.running.is_some());
+        if is_copying { self.link.kernel_slowdown.max(1.0) } else { 1.0 }
+    }
+
+    fn has_slowdown(&self) -> bool {
+        self.link.kernel_slowdown > 1.0
+    }
+
+    /// Takes off the running kernel what it has done so far; to be called before the set of running copies changes.
+    fn settle_kernel(&mut self) {
+        if !self.has_slowdown() {
+            return;
+        }
+        let (now, slowdown) = (self.now, self.slowdown());
+        if let Some(kernel) = self.kernel() {
+            kernel.left = (kernel.left - (now - kernel.since) as f64 / slowdown).max(0.0);
+            kernel.since = now;
+        }
+    }
+
+    /// Predicts the running kernel's end anew; to be called after the set of running copies has changed.
+    fn plan_kernel(&mut self) {
+        if !self.has_slowdown() {
+            return;
+        }
+        let slowdown = self.slowdown();
+        if let Some(kernel) = self.kernel() {
+            // Rounding up to whole nanoseconds; the small term forgives what earlier roundings have left over.
+            kernel.end = kernel.since.saturating_add((kernel.left * slowdown - 1e-3).max(0.0).ceil() as u64);
+        }
+    }
+
+    fn kernel(&mut self) -> Option<&mut Running> {
+        self.queues.iter_mut().find(|queue| queue.lane == Lane::Compute)?.running.as_mut()
+    }
+
+    /// Goes to the next end of something and ends it.
+    fn advance(&mut self) -> Option<()> {
+        let next = self.queues.iter().filter_map(|queue| queue.running.map(|running| running.end)).min()?;
+        if next == u64::MAX {
+            return None;
+        }
+        self.now = next;
+        self.settle_kernel();
+        for index in 0..self.queues.len() {
+            if let Some(running) = self.queues[index].running
+                && running.end == next
+            {
+                self.finish(index, running);
+            }
+        }
+        self.plan_kernel();
+        Some(())
+    }
+
+    fn finish(&mut self, index: usize, running: Running) {
+        let queue = &mut self.queues[index];
+        let instr = queue.head().index();
+        let iteration = queue.iteration;
+        self.times[iteration as usize % 2][instr] = Times { start: running.start, end: running.end };
+        self.ended[instr] = iteration + 1;
+        queue.running = None;
+        queue.free_since = running.end;
+        queue.next += 1;
+        if queue.next == queue.instrs.len() {
+            queue.next = 0;
+            queue.iteration += 1;
+        }
+        self.open[(iteration - self.n_complete) as usize] -= 1;
+        // Lanes run in order and each ends one thing at a time, so two iterations never end at once.
+        if self.open[0] == 0 {
+            self.n_complete += 1;
+            self.ends.push(self.now);
+            self.open = [self.open[1], self.n_work];
+        }
+    }
+}
