@@ -7,12 +7,16 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+#[cfg(feature = "serde")]
+pub mod file;
 pub mod id;
 pub mod layout;
 pub mod limits;
 pub mod planner;
 pub mod program;
 pub mod simulate;
+#[cfg(feature = "proptest")]
+pub mod strategy;
 pub mod sync;
 pub mod trace;
 pub mod verify;
@@ -21,6 +25,8 @@ pub mod verify;
 mod testing;
 
 pub use check::{CheckReport, Violation, check};
+#[cfg(feature = "serde")]
+pub use file::{FileError, read_trace, write_trace};
 pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
 pub use layout::{LayoutError, layout};
 pub use limits::{Duplex, Limits, Link, Mode};
