@@ -21,6 +21,14 @@ pub struct GradCall<'a> {
 }
 
 impl GradCall<'_> {
+    /// Gradient of the first output, for ops whose other outputs have no gradient.
+    ///
+    /// # Panics
+    /// If the loss does not depend on it; rules are not asked then.
+    pub fn output_grad(&self) -> Value {
+        self.output_grads[0].expect("a rule is asked only if an output has a gradient")
+    }
+
     /// For rules of ops that cannot be differentiated (again).
     pub fn no_gradient(&self, op: &'static str) -> GraphError {
         GraphError::NoGradient { label: self.graph.scope_name(), op }

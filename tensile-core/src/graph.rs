@@ -222,8 +222,18 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Name`] if the name stands for another role or type already.
     pub fn persistent(&mut self, name: &str, role: Role, ty: TensorType, init: Init) -> Result<Value, GraphError> {
+        self.persistent_absolute(self.scoped_name(name), role, ty, init)
+    }
+
+    /// As [`persistent`](Self::persistent), under a name that is complete.
+    pub(crate) fn persistent_absolute(
+        &mut self,
+        name: String,
+        role: Role,
+        ty: TensorType,
+        init: Init,
+    ) -> Result<Value, GraphError> {
         debug_assert!(role.is_persistent());
-        let name = self.scoped_name(name);
         if let Some((first, value)) = self.persistents.iter().find(|(other, _)| other.name == name) {
             if first.ty == ty && first.role == role {
                 return Ok(*value);
@@ -396,6 +406,11 @@ impl Graph {
     /// All persistent tensors in the order of their declaration, with their values.
     pub fn persistents(&self) -> impl ExactSizeIterator<Item = (&Persistent, Value)> {
         self.persistents.iter().map(|(persistent, value)| (persistent, *value))
+    }
+
+    /// The persistent tensor that a value is, if it is one.
+    pub fn persistent_of(&self, value: Value) -> Option<&Persistent> {
+        self.persistents.iter().find(|(_, other)| *other == value).map(|(persistent, _)| persistent)
     }
 
     /// All inputs, with their values.

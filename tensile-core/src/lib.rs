@@ -6,6 +6,7 @@ pub mod grad;
 pub mod graph;
 pub mod nn;
 pub mod op;
+pub mod optim;
 pub mod random;
 pub mod tensor;
 #[cfg(any(test, feature = "conformance"))]

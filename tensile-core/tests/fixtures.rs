@@ -3,8 +3,10 @@
 //! Tolerances are bounds on |a − b| / (1 + |b|), stated with each case.
 
 use serde_json::Value as Json;
-use tensile_core::testing::{self, Interpreter, float_bytes, largest_difference, values};
-use tensile_core::{Graph, GraphError, TensorType, Value};
+use tensile_core::op::pool::Pool2d;
+use tensile_core::optim::{Optimizer, Rule, SCALARS};
+use tensile_core::testing::{self, Interpreter, float_bytes, int_bytes, largest_difference, values};
+use tensile_core::{Graph, GraphError, Init, TensorType, Value};
 
 /// Sums of a few terms in f32.
 const TIGHT: f64 = 2e-6;
@@ -47,12 +49,18 @@ fn check(
     let n = graph.ty(y).numel();
     let upstream = if graph.dims(y).is_empty() { vec![1.0] } else { values(n, seed + 100) };
     names.push(("upstream".to_owned(), float_bytes(&upstream)));
+    let labels: Vec<i32> = (0..5).map(|i| i * 3 % 7).collect();
+    if graph.inputs().any(|(name, _)| name == "labels") {
+        names.push(("labels".to_owned(), int_bytes(&labels)));
+    }
     let given: Vec<(&str, Vec<u8>)> = names.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
     let outcome = testing::run(&graph, &given, &[], 1);
     let difference = largest_difference(&outcome.output("y"), &numbers(&case["output"]));
     assert!(difference <= tolerance, "{name}: output differs by {difference:.1e}");
     for (k, right) in case["gradients"].as_array().expect("a list").iter().enumerate() {
-        let difference = largest_difference(&outcome.output(&format!("grad{k}")), &numbers(right));
+        // The file's gradients are by the values before they are scaled.
+        let grad: Vec<f32> = outcome.output(&format!("grad{k}")).iter().map(|x| x * scale(k).0).collect();
+        let difference = largest_difference(&grad, &numbers(right));
         assert!(difference <= tolerance, "{name}: gradient {k} differs by {difference:.1e}");
     }
     for threads in 1..=3 {
@@ -70,4 +78,74 @@ fn plain(_: usize) -> (f32, f32) {
 #[test]
 fn relu() {
     check("relu", TIGHT, plain, |graph, x| graph.relu(x[0]));
+}
+
+#[test]
+fn max_pool2d() {
+    check("max_pool_3_s2_p1", TIGHT, plain, |graph, x| graph.max_pool2d(x[0], Pool2d::new(3, 2).padding(1)));
+    check("max_pool_2_s2", TIGHT, plain, |graph, x| graph.max_pool2d(x[0], Pool2d::new(2, 2)));
+    check("max_pool_ceil", TIGHT, plain, |graph, x| graph.max_pool2d(x[0], Pool2d::new(3, 2).ceil_mode()));
+}
+
+#[test]
+fn avg_pool2d() {
+    let pool = Pool2d::new(3, 1).padding(1);
+    check("avg_pool_3_s1_p1_exclude", TIGHT, plain, |graph, x| graph.avg_pool2d(x[0], pool, false));
+    check("avg_pool_3_s1_p1_include", TIGHT, plain, |graph, x| graph.avg_pool2d(x[0], pool, true));
+}
+
+#[test]
+fn adaptive_avg_pool2d() {
+    check("global_avg_pool", TIGHT, plain, |graph, x| graph.global_avg_pool2d(x[0]));
+    check("adaptive_avg_pool_3x2", TIGHT, plain, |graph, x| graph.adaptive_avg_pool2d(x[0], [3, 2]));
+}
+
+#[test]
+fn batch_norm() {
+    check("batch_norm_train", 5e-6, plain, |graph, x| Ok(graph.batch_norm(x[0], x[1], x[2], 1e-5)?[0]));
+}
+
+#[test]
+fn softmax_cross_entropy() {
+    check(
+        "softmax_cross_entropy_mean",
+        TIGHT,
+        |_| (4.0, 0.0),
+        |graph, x| {
+            let labels = graph.input("labels", TensorType::i32([5]))?;
+            graph.softmax_cross_entropy(x[0], labels)
+        },
+    );
+}
+
+/// Three steps from parameters `value(6, seed)` with gradients `value(6, seed + 1 + step)`, in one chunk and in chunks of two elements.
+fn check_optimizer(name: &str, rule: Rule, lr: f64) {
+    let data = data();
+    let seed = data["seed"].as_u64().expect("a seed");
+    for chunk_bytes in [1 << 20, 16, 1] {
+        let optimizer = Optimizer { rule: rule.clone(), chunk_bytes };
+        let mut graph = Graph::new();
+        let p = graph.parameter("w", [6], Init::Constant(0.0)).expect("a new parameter");
+        let g = graph.input("g", TensorType::f32([6])).expect("a new input");
+        optimizer.apply(&mut graph, &[(p, g)]).expect("types fit");
+        let mut state = vec![("w".to_owned(), float_bytes(&values(6, seed)))];
+        for step in 0..3 {
+            let given: Vec<(&str, Vec<u8>)> = state.iter().map(|(name, x)| (name.as_str(), x.clone())).collect();
+            let inputs =
+                [("g", float_bytes(&values(6, seed + 1 + step))), (SCALARS, float_bytes(&optimizer.scalars(step, lr)))];
+            let outcome = testing::run(&graph, &inputs, &given, 2);
+            state = outcome.persistents.into_iter().collect();
+        }
+        let (_, w) = state.iter().find(|(name, _)| name == "w").expect("the parameter");
+        let difference = largest_difference(&testing::floats(w), &numbers(&data["optimizers_after_3_steps"][name]));
+        assert!(difference <= TIGHT, "{name}, chunks of {chunk_bytes} bytes: differs by {difference:.1e}");
+    }
+}
+
+#[test]
+fn optimizers() {
+    check_optimizer("sgd_momentum", Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }, 0.1);
+    check_optimizer("sgd_nesterov_decay", Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 }, 0.1);
+    check_optimizer("adam", Optimizer::adam().rule, 0.01);
+    check_optimizer("adamw", Optimizer::adamw(0.1).rule, 0.01);
 }

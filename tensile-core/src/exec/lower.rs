@@ -231,7 +231,9 @@ impl<'a, D: Device> Lowering<'a, D> {
             .iter()
             .map(|&(input, output)| InPlace { input: inputs[input].tensor, output: writes[output] })
             .filter(|pair| {
-                reads.contains(&pair.input) && inputs.iter().filter(|arg| arg.tensor == pair.input).count() == 1
+                self.tensors[pair.input.index()].bytes == self.tensors[pair.output.index()].bytes
+                    && reads.contains(&pair.input)
+                    && inputs.iter().filter(|arg| arg.tensor == pair.input).count() == 1
             })
             .collect();
         let types = |args: &[CallArg]| args.iter().map(|arg| arg.ty.clone()).collect::<Vec<TensorType>>();

@@ -6,11 +6,22 @@
 //! [`Graph`](crate::graph::Graph); add one variant to [`Op`]. A backend then lacks one kernel, and its compiler says so.
 //! An op of your own needs no variant: wrap it in [`Op::Custom`]; it runs on the host device.
 
+pub mod adam;
+pub mod adaptive_avg_pool2d;
 pub mod add;
+pub mod avg_pool2d;
+pub mod batch_norm;
+pub mod batch_norm_stats;
 pub mod copy;
+pub mod count_correct;
 pub(crate) mod elementwise;
 pub mod fill;
+mod lanes;
+pub mod max_pool2d;
+pub mod pool;
 pub mod relu;
+pub mod sgd;
+pub mod softmax_cross_entropy;
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,7 +72,8 @@ pub trait OpDef: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// Pairs (input, output) of equal size where the host kernel may find both at the same address. The result must have the same bits.
+    /// Pairs (input, output) where the host kernel may find both at the same address, if they have the same size for the shapes at hand. The
+    /// result must have the same bits. Each output stands in one pair at most.
     fn in_place(&self) -> &[(usize, usize)] {
         &[]
     }
@@ -120,14 +132,44 @@ macro_rules! ops {
 }
 
 ops! {
+    /// One step of Adam or AdamW.
+    Adam(adam::Adam),
+    /// Means over as many windows as asked for.
+    AdaptiveAvgPool2d(adaptive_avg_pool2d::AdaptiveAvgPool2d),
+    /// Gradient of [`Op::AdaptiveAvgPool2d`].
+    AdaptiveAvgPool2dGrad(adaptive_avg_pool2d::AdaptiveAvgPool2dGrad),
     /// Elementwise sum.
     Add(add::Add),
+    /// Mean of each window.
+    AvgPool2d(avg_pool2d::AvgPool2d),
+    /// Gradient of [`Op::AvgPool2d`].
+    AvgPool2dGrad(avg_pool2d::AvgPool2dGrad),
+    /// Normalisation of each channel by its own statistics.
+    BatchNorm(batch_norm::BatchNorm),
+    /// Gradient of [`Op::BatchNorm`] and [`Op::BatchNormInference`].
+    BatchNormGrad(batch_norm::BatchNormGrad),
+    /// Normalisation of each channel by given statistics.
+    BatchNormInference(batch_norm::BatchNormInference),
+    /// Step of batch norm's running statistics.
+    BatchNormStats(batch_norm_stats::BatchNormStats),
     /// The same tensor in other bytes.
     Copy(copy::Copy),
+    /// How many rows are largest at their label.
+    CountCorrect(count_correct::CountCorrect),
     /// A tensor of one value.
     Fill(fill::Fill),
+    /// Largest value of each window.
+    MaxPool2d(max_pool2d::MaxPool2d),
+    /// Gradient of [`Op::MaxPool2d`].
+    MaxPool2dGrad(max_pool2d::MaxPool2dGrad),
     /// Elementwise max(x, 0).
     Relu(relu::Relu),
     /// Gradient of [`Op::Relu`].
     ReluGrad(relu::ReluGrad),
+    /// One step of stochastic gradient descent.
+    Sgd(sgd::Sgd),
+    /// Mean cross-entropy of labels under a softmax.
+    SoftmaxCrossEntropy(softmax_cross_entropy::SoftmaxCrossEntropy),
+    /// Gradient of [`Op::SoftmaxCrossEntropy`].
+    SoftmaxCrossEntropyGrad(softmax_cross_entropy::SoftmaxCrossEntropyGrad),
 }

@@ -1,0 +1,75 @@
+//! `adam`: one step of Adam or AdamW, as an update of the parameter and its two moments.
+
+use rayon::prelude::*;
+
+use super::elementwise::CHUNK;
+use super::sgd::Part;
+use super::{Cost, OpDef, OpError};
+use crate::device::host::HostCall;
+use crate::grad::GradCall;
+use crate::graph::{GraphError, Value};
+use crate::tensor::TensorType;
+
+/// Adam (Kingma, Ba: arXiv 1412.6980) and AdamW (Loshchilov, Hutter: arXiv 1711.05101): inputs parameter (updated), gradient, scalars f32[3], first and
+/// second moment (updated), which begin as 0. The scalars for step t = 1, 2, … are
+/// [lr/(1 − β₁ᵗ), √(1 − β₂ᵗ), 1 − lr·weight_decay].
+///
+/// AdamW first scales p by the third scalar, Adam adds weight_decay·p to the gradient g; then m ← m + (1 − β₁)(g − m), v ← β₂v + (1 − β₂)g²,
+/// p ← p − scalar₀·m/(√v/scalar₁ + ε).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adam {
+    /// Elements to update.
+    pub part: Part,
+    /// Share of the first moment that is kept.
+    pub beta1: f64,
+    /// Share of the second moment that is kept.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f32,
+    /// Pull towards 0.
+    pub weight_decay: f32,
+    /// Whether the pull acts on the parameter itself (AdamW) rather than through the gradient (Adam).
+    pub decoupled: bool,
+}
+
+impl OpDef for Adam {
+    fn name(&self) -> &'static str {
+        "adam"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
+        self.part.infer(inputs, 3, 2)
+    }
+
+    fn updates(&self) -> &[usize] {
+        &[0, 3, 4]
+    }
+
+    fn grad(&self, call: &mut GradCall<'_>) -> Result<Vec<Option<Value>>, GraphError> {
+        Err(call.no_gradient(self.name()))
+    }
+
+    fn cost(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {
+        let n = self.part.len as f64;
+        Cost { flops: 14.0 * n, bytes: 28.0 * n }
+    }
+
+    fn host_kernel(&self, call: &HostCall<'_>) {
+        let scalars = call.input::<f32>(2);
+        let (step_size, root, keep) = (scalars[0], scalars[1], if self.decoupled { scalars[2] } else { 1.0 });
+        let decay = if self.decoupled { 0.0 } else { self.weight_decay };
+        let (new1, beta2, new2) = ((1.0 - self.beta1) as f32, self.beta2 as f32, (1.0 - self.beta2) as f32);
+        let p = self.part.of_mut(call.update::<f32>(0));
+        let g = self.part.of(call.input::<f32>(1));
+        let (m, v) = (call.update::<f32>(3), call.update::<f32>(4));
+        let states = m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK));
+        p.par_chunks_mut(CHUNK).zip(g.par_chunks(CHUNK)).zip(states).for_each(|((p, g), (m, v))| {
+            for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
+                let (kept, g) = (*p * keep, g + decay * *p);
+                *m += new1 * (g - *m);
+                *v = beta2 * *v + new2 * (g * g);
+                *p = kept - step_size * (*m / (v.sqrt() / root + self.eps));
+            }
+        });
+    }
+}

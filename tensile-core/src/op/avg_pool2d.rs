@@ -1,0 +1,155 @@
+//! `avg_pool2d`: mean of each window, and its gradient.
+
+use rayon::prelude::*;
+
+use super::pool::{Planes, Pool2d};
+use super::{Cost, OpDef, OpError};
+use crate::device::host::HostCall;
+use crate::grad::GradCall;
+use crate::graph::{Graph, GraphError, Value};
+use crate::tensor::{Shape, TensorType};
+
+/// Average pooling: input f32[N, C, H, W], output the sum of each window divided by its size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AvgPool2d {
+    /// The windows.
+    pub pool: Pool2d,
+    /// Whether padding counts towards the size of a window; what lies past the padding never does.
+    pub count_include_pad: bool,
+}
+
+/// Gradient of [`AvgPool2d`]: input dy, output dx. It reads no other tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AvgPool2dGrad {
+    /// The forward op.
+    pub forward: AvgPool2d,
+    /// Shape of the forward op's input.
+    pub shape: Shape,
+}
+
+impl AvgPool2d {
+    /// What window `index` along an axis contributes to the divisor.
+    fn extent(&self, axis: usize, index: usize, size: usize) -> usize {
+        if self.count_include_pad {
+            let start = index * self.pool.stride[axis];
+            (start + self.pool.kernel[axis]).min(size + 2 * self.pool.padding[axis]) - start
+        } else {
+            self.pool.window(axis, index, size).len()
+        }
+    }
+}
+
+impl OpDef for AvgPool2d {
+    fn name(&self) -> &'static str {
+        "avg_pool2d"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
+        Ok(vec![self.pool.infer(inputs)?])
+    }
+
+    fn grad(&self, call: &mut GradCall<'_>) -> Result<Vec<Option<Value>>, GraphError> {
+        let dy = call.output_grad();
+        let op = AvgPool2dGrad { forward: self.clone(), shape: call.graph.shape(call.inputs[0]).clone() };
+        Ok(vec![Some(call.graph.apply1(op, &[dy])?)])
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        let window: usize = self.pool.kernel.iter().product();
+        Cost {
+            flops: (outputs[0].numel() * (window + 1)) as f64,
+            bytes: (inputs[0].bytes() + outputs[0].bytes()) as f64,
+        }
+    }
+
+    fn host_kernel(&self, call: &HostCall<'_>) {
+        let (x, y) = (call.input::<f32>(0), call.output::<f32>(0));
+        let planes = Planes::of(call.input_type(0), call.output_type(0));
+        let (input, output, n) = (planes.input(), planes.output(), planes.at_once());
+        y.par_chunks_mut(n * output).zip(x.par_chunks(n * input)).for_each(|(y, x)| {
+            for (y, x) in y.chunks_exact_mut(output).zip(x.chunks_exact(input)) {
+                self.plane(planes, x, y);
+            }
+        });
+    }
+}
+
+impl AvgPool2d {
+    fn plane(&self, planes: Planes, x: &[f32], y: &mut [f32]) {
+        let (pool, w) = (&self.pool, planes.w);
+        for (out_h, y) in y.chunks_exact_mut(planes.out_w).enumerate() {
+            y.fill(0.0);
+            for row in pool.window(0, out_h, planes.h) {
+                let x = &x[row * w..(row + 1) * w];
+                for tap in 0..pool.kernel[1] {
+                    let (windows, first) = pool.taps(tap, w, planes.out_w);
+                    for (y, x) in y[windows].iter_mut().zip(x[first..].iter().step_by(pool.stride[1])) {
+                        *y += x;
+                    }
+                }
+            }
+            let height = self.extent(0, out_h, planes.h);
+            for (out_w, y) in y.iter_mut().enumerate() {
+                *y /= (height * self.extent(1, out_w, w)) as f32;
+            }
+        }
+    }
+}
+
+impl OpDef for AvgPool2dGrad {
+    fn name(&self) -> &'static str {
+        "avg_pool2d_grad"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let x = TensorType::f32(self.shape.clone());
+        let y = self.forward.pool.infer(std::slice::from_ref(&x))?;
+        if *inputs == [y.clone()] { Ok(vec![x]) } else { Err(OpError(format!("takes a gradient {y}"))) }
+    }
+
+    fn grad(&self, call: &mut GradCall<'_>) -> Result<Vec<Option<Value>>, GraphError> {
+        Err(call.no_gradient(self.name()))
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        self.forward.cost(outputs, inputs)
+    }
+
+    fn host_kernel(&self, call: &HostCall<'_>) {
+        let (dy, dx) = (call.input::<f32>(0), call.output::<f32>(0));
+        let planes = Planes::of(call.output_type(0), call.input_type(0));
+        let (input, output, n) = (planes.input(), planes.output(), planes.at_once());
+        dx.par_chunks_mut(n * input).zip(dy.par_chunks(n * output)).for_each(|(dx, dy)| {
+            for (dx, dy) in dx.chunks_exact_mut(input).zip(dy.chunks_exact(output)) {
+                self.plane(planes, dx, dy);
+            }
+        });
+    }
+}
+
+impl AvgPool2dGrad {
+    fn plane(&self, planes: Planes, dx: &mut [f32], dy: &[f32]) {
+        let (pool, w) = (&self.forward.pool, planes.w);
+        dx.fill(0.0);
+        for (out_h, dy) in dy.chunks_exact(planes.out_w).enumerate() {
+            let height = self.forward.extent(0, out_h, planes.h);
+            for row in pool.window(0, out_h, planes.h) {
+                let dx = &mut dx[row * w..(row + 1) * w];
+                for (out_w, dy) in dy.iter().enumerate() {
+                    let share = dy / (height * self.forward.extent(1, out_w, w)) as f32;
+                    dx[pool.window(1, out_w, w)].iter_mut().for_each(|dx| *dx += share);
+                }
+            }
+        }
+    }
+}
+
+impl Graph {
+    /// Mean of each window of x f32[N, C, H, W]; `count_include_pad` as in PyTorch, where it is the default.
+    ///
+    /// # Errors
+    /// If the windows do not fit the shape.
+    pub fn avg_pool2d(&mut self, x: Value, pool: Pool2d, count_include_pad: bool) -> Result<Value, GraphError> {
+        self.apply1(AvgPool2d { pool, count_include_pad }, &[x])
+    }
+}
