@@ -6,12 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 pub mod check;
 #[cfg(feature = "serde")]
 pub mod file;
+pub mod floor;
 pub mod id;
 pub mod layout;
 pub mod limits;
+pub mod liveness;
 pub mod planner;
 pub mod program;
 pub mod simulate;
@@ -24,13 +27,16 @@ pub mod verify;
 #[cfg(test)]
 mod testing;
 
+pub use baseline::{NoEviction, Retain};
 pub use check::{CheckReport, Violation, check};
 #[cfg(feature = "serde")]
 pub use file::{FileError, read_trace, write_trace};
+pub use floor::{Floor, floor};
 pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
 pub use layout::{LayoutError, layout};
 pub use limits::{Duplex, Limits, Link, Mode};
-pub use planner::{Infeasible, Planned, Planner};
+pub use liveness::Liveness;
+pub use planner::{Infeasible, Planned, Planner, Tensile, TensileOptions};
 pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
 pub use simulate::{Simulation, Span, Stall, simulate};
 pub use sync::sync;

@@ -1,11 +1,65 @@
 //! Planners: from a trace and limits to a program.
 
-use crate::check::CheckReport;
+mod facts;
+mod packed;
+mod tensile;
+#[cfg(test)]
+mod tests;
+
+use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
+use crate::layout::layout;
 use crate::limits::Limits;
-use crate::program::Synced;
-use crate::simulate::Simulation;
+use crate::program::{Placed, Program, Synced};
+use crate::simulate::{Simulation, simulate};
+use crate::sync::sync;
 use crate::trace::Trace;
+use crate::verify::verify;
+
+pub(crate) use tensile::recompute_floor;
+pub use tensile::{Tensile, TensileOptions};
+
+/// Lays a program out.
+///
+/// # Errors
+/// [`Infeasible::Boundary`] if the limits give a boundary whose addresses collide.
+///
+/// # Panics
+/// If the program is malformed, which is a bug of the planner that made it.
+pub(crate) fn place(trace: &Trace, limits: &Limits, program: &Program) -> Result<Placed, Infeasible> {
+    use crate::layout::LayoutError;
+    match layout(trace, program, limits) {
+        Ok(placed) => Ok(placed),
+        Err(error @ (LayoutError::Collision { .. } | LayoutError::GivenBoundary { .. })) => {
+            Err(Infeasible::Boundary { reason: error.to_string() })
+        }
+        Err(error) => panic!("a planner made a program that has no layout: {error}"),
+    }
+}
+
+/// Proves a placed program, adds its waits and times it.
+///
+/// # Errors
+/// [`Infeasible::Host`] if the host arena is too large; the caller has seen to the device arena.
+///
+/// # Panics
+/// If `check` or `verify` refuses the program, which is a bug of the planner that made it.
+pub(crate) fn complete(trace: &Trace, limits: &Limits, placed: Placed) -> Result<Planned, Infeasible> {
+    let needed = placed.layout.host_arena;
+    if needed > limits.host {
+        return Err(Infeasible::Host { budget: limits.host, needed });
+    }
+    let report = match check(trace, &placed, limits) {
+        Ok(report) => report,
+        Err(violations) => panic!("a planner made a program that check refuses: {}", violations[0]),
+    };
+    let synced = sync(trace, placed);
+    if let Err(violations) = verify(trace, &synced) {
+        panic!("sync left a race that verify refuses: {}", violations[0]);
+    }
+    let simulation = simulate(trace, &synced, &limits.link);
+    Ok(Planned { synced, report, simulation })
+}
 
 /// A policy that decides what stays on the device, what is swapped and what is recomputed.
 ///

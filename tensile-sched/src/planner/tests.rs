@@ -1,0 +1,197 @@
+//! Plans of random steps, at budgets from the floor up.
+
+use crate::baseline::{NoEviction, Retain};
+use crate::floor::floor;
+use crate::id::{Bytes, Nanos, OpId, TensorId};
+use crate::limits::{Limits, Mode};
+use crate::planner::{Infeasible, Planned, Planner, Tensile};
+use crate::program::{BoundaryTensor, Home, Instr};
+use crate::trace::{InPlace, Op, Role, Tensor, Trace};
+
+/// A small generator (xorshift), so that these tests need no crate.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// A step with everything in it: shared inputs, updates in mid-step, ops that cannot be replayed, several and dead outputs, in-place pairs, kept tensors.
+fn random_trace(seed: u64) -> Trace {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut tensors: Vec<Tensor> = Vec::new();
+    let mut add = |random: &mut Random, role: Role, bytes: Option<u64>| {
+        let bytes = bytes.unwrap_or_else(|| 1 + random.below(2000));
+        let keep = !role.is_persistent() && random.one_in(25);
+        tensors.push(Tensor { name: format!("t{}", tensors.len()), bytes: Bytes(bytes), role, keep });
+        (TensorId::from_index(tensors.len() - 1), bytes)
+    };
+    let mut persistent = Vec::new();
+    for _ in 0..random.below(6) {
+        let role = [Role::Parameter, Role::OptimizerState, Role::Buffer][random.below(3) as usize];
+        persistent.push(add(&mut random, role, None));
+    }
+    let mut readable = persistent.clone();
+    for _ in 0..random.below(3) {
+        readable.push(add(&mut random, Role::Input, None));
+    }
+    let mut ops = Vec::new();
+    for index in 0..1 + random.below(40) {
+        let mut reads: Vec<(TensorId, u64)> = Vec::new();
+        for _ in 0..random.below(4) {
+            if readable.is_empty() {
+                break;
+            }
+            // Recent tensors are read more often, as in a network, but old ones are not forgotten.
+            let back = if random.one_in(3) { readable.len() as u64 } else { readable.len().min(4) as u64 };
+            let pick = readable[readable.len() - 1 - random.below(back) as usize];
+            if !reads.contains(&pick) {
+                reads.push(pick);
+            }
+        }
+        let mut updates = Vec::new();
+        if random.one_in(5)
+            && let Some(&(tensor, _)) = persistent.get(random.below(6) as usize)
+        {
+            reads.retain(|read| read.0 != tensor);
+            updates.push(tensor);
+        }
+        let (mut writes, mut in_place) = (Vec::new(), Vec::new());
+        for position in 0..random.below(3) {
+            let role = [Role::Activation, Role::Gradient, Role::Output][random.below(7).saturating_sub(4) as usize];
+            let pair = reads.get(position as usize).filter(|_| random.one_in(2)).copied();
+            let (tensor, bytes) = add(&mut random, role, pair.map(|pair| pair.1));
+            if let Some((input, _)) = pair {
+                in_place.push(InPlace { input, output: tensor });
+            }
+            writes.push(tensor);
+            readable.push((tensor, bytes));
+        }
+        ops.push(Op {
+            label: format!("op{index}"),
+            class: String::new(),
+            reads: reads.into_iter().map(|read| read.0).collect(),
+            writes,
+            replayable: updates.is_empty() && !random.one_in(8),
+            updates,
+            workspace: Bytes(if random.one_in(4) { random.below(1500) } else { 0 }),
+            latency: Nanos(random.below(200_000)),
+            in_place,
+        });
+    }
+    Trace::new(tensors, ops).expect("the generator keeps to the rules of traces")
+}
+
+fn limits(mode: Mode, device: Bytes) -> Limits {
+    Limits { mode, alignment: Bytes(64), ..Limits::with_budget(device) }
+}
+
+fn arena_of_none(trace: &Trace, limits: &Limits) -> Bytes {
+    let unlimited = Limits { device: Bytes::MAX, ..limits.clone() };
+    NoEviction.plan(trace, &unlimited).expect("no limit").report.arena
+}
+
+/// Ten budgets from the floor to `none`'s arena, then one below the floor.
+fn plan_everywhere(trace: &Trace, limits: &Limits) {
+    let floor = floor(trace, limits).expect("blocks and boundary fit");
+    let top = arena_of_none(trace, limits);
+    assert!(floor.bytes <= top, "floor {:?} above the arena of none, {top:?}", floor.bytes);
+    for tenth in 0..=9 {
+        let device = Bytes(floor.bytes.0 + (top.0 - floor.bytes.0) * tenth / 9);
+        let limits = Limits { device, ..limits.clone() };
+        // `plan` panics if `check` or `verify` refuses its program.
+        let planned = Tensile::default().plan(trace, &limits).expect("the budget is at the floor or above");
+        assert!(planned.report.arena <= device);
+        assert_eq!(Tensile::default().plan(trace, &limits).as_ref(), Ok(&planned), "two plans differ");
+        if tenth == 9 {
+            assert_eq!((planned.report.evictions, planned.report.reruns), given_evictions(&limits, &planned));
+        }
+    }
+    if floor.bytes > Bytes::ZERO {
+        let limits = Limits { device: Bytes(floor.bytes.0 - 1), ..limits.clone() };
+        match Tensile::default().plan(trace, &limits) {
+            Err(Infeasible::Device { lowest, op, .. }) => assert_eq!((lowest, op), (floor.bytes, floor.op)),
+            other => panic!("planned below the floor: {other:?}"),
+        }
+    }
+}
+
+/// With room for everything there is nothing to evict, but a given boundary may keep tensors on the host.
+fn given_evictions(limits: &Limits, planned: &Planned) -> (usize, usize) {
+    if limits.boundary.is_some() { (planned.report.evictions, 0) } else { (0, 0) }
+}
+
+#[test]
+fn every_budget_from_the_floor_up() {
+    for seed in 1..=150 {
+        let trace = random_trace(seed);
+        for mode in [Mode::Swap, Mode::Both, Mode::Recompute] {
+            plan_everywhere(&trace, &limits(mode, Bytes::MAX));
+        }
+    }
+}
+
+/// Programs from a boundary that another program has chosen.
+#[test]
+fn every_budget_under_a_given_boundary() {
+    for seed in 1..=150 {
+        let trace = random_trace(seed);
+        for mode in [Mode::Swap, Mode::Both, Mode::Recompute] {
+            let free = limits(mode, Bytes::MAX);
+            let floor = floor(&trace, &free).expect("blocks fit");
+            let top = arena_of_none(&trace, &free);
+            let device = Bytes((floor.bytes.0 + top.0) / 2);
+            let first = Tensile::default().plan(&trace, &Limits { device, ..free.clone() }).expect("above the floor");
+            let boundary: Vec<Home> = first.synced.layout().homes.clone();
+            plan_everywhere(&trace, &Limits { boundary: Some(boundary), ..free });
+        }
+    }
+}
+
+#[test]
+fn retain_needs_at_least_what_none_needs() {
+    for seed in 1..=50 {
+        let trace = random_trace(seed);
+        let unlimited = limits(Mode::Both, Bytes::MAX);
+        let retain = Retain.plan(&trace, &unlimited).expect("no limit");
+        let none = NoEviction.plan(&trace, &unlimited).expect("no limit");
+        assert!(retain.report.peak >= none.report.peak);
+        assert_eq!(none.report.evictions + none.report.reruns, 0);
+        let below = Limits { device: Bytes(none.report.arena.0 - 1), ..unlimited };
+        assert!(
+            matches!(NoEviction.plan(&trace, &below), Err(Infeasible::Device { lowest, .. }) if lowest == none.report.arena)
+        );
+    }
+}
+
+/// p is read at op 0 and updated at op 2; x lives from op 0 to op 2, in place.
+#[test]
+fn none_takes_over_and_releases() {
+    use crate::testing::{op, pair, trace};
+    let trace = trace(
+        &[(640, Role::Parameter), (64, Role::Activation), (64, Role::Activation)],
+        vec![op(1, &[0], &[1]), op(1, &[1], &[2]).with_in_place(1, 2), op(1, &[2], &[]).with_updates(&[0])],
+    );
+    let planned = NoEviction.plan(&trace, &limits(Mode::Both, Bytes::MAX)).expect("no limit");
+    let program = &planned.synced.placed.program;
+    assert_eq!(program.boundary, [BoundaryTensor { tensor: TensorId(0), host_valid: false }]);
+    assert_eq!(
+        program.instrs,
+        [
+            Instr::Run { op: OpId(0), takeovers: vec![] },
+            Instr::Run { op: OpId(1), takeovers: vec![pair(1, 2)] },
+            Instr::Run { op: OpId(2), takeovers: vec![] },
+            Instr::Release(TensorId(2)),
+        ]
+    );
+    assert_eq!(planned.report.arena, Bytes(704));
+    assert_eq!(planned.simulation.step_time, Nanos(3));
+}
