@@ -62,6 +62,9 @@ pub enum DeviceError {
         /// What happened.
         detail: String,
     },
+    /// The time of an event was asked for that has not happened.
+    #[error("an event's time was asked for before it was recorded and had happened")]
+    NotRecorded,
     /// A host arena kept in a file could not be used.
     #[error("spill file: {detail}")]
     Spill {

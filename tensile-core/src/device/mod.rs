@@ -18,6 +18,7 @@ use std::fmt;
 
 pub use error::DeviceError;
 pub use tensile_sched::Lane;
+use tensile_sched::{Bytes, Limits};
 
 use crate::op::Op;
 use crate::tensor::TensorType;
@@ -80,6 +81,18 @@ pub struct DeviceInfo {
     pub bytes_per_s: f64,
     /// Seconds that the smallest op takes.
     pub launch_s: f64,
+}
+
+impl DeviceInfo {
+    /// Limits for planning on this device under a budget; host memory is not limited.
+    pub fn limits(&self, budget: Bytes) -> Limits {
+        Limits {
+            alignment: Bytes(self.alignment),
+            max_block: Bytes(self.max_block),
+            link: self.link,
+            ..Limits::with_budget(budget)
+        }
+    }
 }
 
 /// A device: arenas, streams in order, events between them, launches.

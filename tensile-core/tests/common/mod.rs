@@ -1,0 +1,202 @@
+//! Models, data and hand-made programs for tests that run whole steps.
+#![allow(dead_code)] // each test file uses a part
+
+use std::sync::Arc;
+
+use tensile_core::device::host::{HostDevice, HostOptions};
+use tensile_core::exec::{Compiled, Executor, ExecutorOptions, Named, PersistentValue, Step, StepResult, lower};
+use tensile_core::nn::init_value;
+use tensile_core::op::pool::Pool2d;
+use tensile_core::optim::{Optimizer, SCALARS, train};
+use tensile_core::testing::{float_bytes, int_bytes, values};
+use tensile_core::{Graph, GraphError, Init, TensorType};
+use tensile_sched::layout::layout;
+use tensile_sched::simulate::simulate;
+use tensile_sched::sync::sync;
+use tensile_sched::{Bytes, Instr, Limits, OpId, Planned, Program, Role, TensorId, Trace};
+
+/// Seed of all first values.
+pub(crate) const SEED: u64 = 7;
+
+/// Batch norm, pooling and a loss on small images: parameters, moments, buffers, inputs, outputs.
+pub(crate) fn normed_images(optimizer: &Optimizer) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let mut x = graph.input("x", TensorType::f32([6, 4, 8, 8]))?;
+    let labels = graph.input("labels", TensorType::i32([6]))?;
+    for layer in 0..3 {
+        x = graph.scoped(&format!("layer{layer}"), |graph| {
+            let weight = graph.parameter("weight", [4], Init::Uniform { bound: 1.0 })?;
+            let bias = graph.parameter("bias", [4], Init::Uniform { bound: 0.5 })?;
+            let y = graph.batch_norm(x, weight, bias, 1e-5)?[0];
+            let y = graph.relu(y)?;
+            graph.add(x, y)
+        })?;
+    }
+    let x = graph.max_pool2d(x, Pool2d::new(2, 2))?;
+    let x = graph.global_avg_pool2d(x)?;
+    let logits = graph.reshape(x, [6, 4])?;
+    let loss = graph.softmax_cross_entropy(logits, labels)?;
+    graph.output("loss", loss)?;
+    train(&mut graph, loss, optimizer)?;
+    Ok(graph)
+}
+
+/// Inputs of a step: a function of the iteration and the input's name and type alone.
+pub(crate) fn feed(iteration: u64, optimizer: &Optimizer) -> impl FnMut(&Named, &mut [u8]) {
+    move |input, bytes| {
+        let n = input.ty.numel();
+        let filled = match input.name.as_str() {
+            SCALARS => float_bytes(&optimizer.scalars(iteration, 0.05)),
+            "labels" => int_bytes(&(0..n as i32).map(|i| (i * 3 + iteration as i32) % 4).collect::<Vec<_>>()),
+            _ => float_bytes(&values(n, 1000 + iteration)),
+        };
+        bytes.copy_from_slice(&filled);
+    }
+}
+
+/// Limits of a device, as given to planners.
+pub(crate) fn limits(device: &HostDevice, budget: Bytes) -> Limits {
+    tensile_core::Device::info(device).limits(budget)
+}
+
+/// Wraps a program that stands in tests: places, syncs, simulates; `Compiled::new` proves it.
+pub(crate) fn compile(step: &Arc<Step>, program: &Program, limits: &Limits) -> Arc<Compiled> {
+    let placed = layout(&step.trace, program, limits).expect("the program has a layout");
+    let synced = sync(&step.trace, placed);
+    let report = tensile_sched::check::check(&step.trace, &synced.placed, limits).expect("the program is right");
+    let simulation = simulate(&step.trace, &synced, &limits.link);
+    let planned = Planned { synced, report, simulation };
+    Compiled::new(Arc::clone(step), planned, limits.clone()).expect("the program is right")
+}
+
+fn last_uses(trace: &Trace) -> Vec<Option<OpId>> {
+    let mut last = vec![None; trace.tensors().len()];
+    for (index, op) in trace.ops().iter().enumerate() {
+        for tensor in op.reads.iter().chain(&op.writes).chain(&op.updates) {
+            last[tensor.index()] = Some(OpId::from_index(index));
+        }
+    }
+    last
+}
+
+fn ids(trace: &Trace) -> impl Iterator<Item = (TensorId, Role)> + '_ {
+    trace.tensors().iter().enumerate().map(|(index, tensor)| (TensorId::from_index(index), tensor.role))
+}
+
+/// Everything stays until its last use; persistent tensors stay for good.
+pub(crate) fn keep_all(trace: &Trace) -> Program {
+    let last = last_uses(trace);
+    let mut program = Program::default();
+    let persistent = ids(trace).filter(|(_, role)| role.is_persistent());
+    program.boundary =
+        persistent.map(|(tensor, _)| tensile_sched::BoundaryTensor { tensor, host_valid: false }).collect();
+    let inputs = ids(trace).filter(|(_, role)| *role == Role::Input);
+    program.instrs.extend(inputs.map(|(tensor, _)| Instr::SwapIn(tensor)));
+    for (index, op) in trace.ops().iter().enumerate() {
+        let id = OpId::from_index(index);
+        program.instrs.push(Instr::Run { op: id, takeovers: vec![] });
+        for &tensor in op.reads.iter().chain(&op.writes).chain(&op.updates) {
+            let role = trace.tensors()[tensor.index()].role;
+            if last[tensor.index()] == Some(id) && !role.is_persistent() {
+                if role == Role::Output {
+                    program.instrs.push(Instr::SwapOut(tensor));
+                }
+                program.instrs.push(Instr::Release(tensor));
+            }
+        }
+    }
+    program
+}
+
+/// Nothing stays between two ops: everything is swapped out, or released if its host copy is valid, and comes back for its next use.
+pub(crate) fn evict_all(trace: &Trace) -> Program {
+    let last = last_uses(trace);
+    let mut program = Program::default();
+    for (index, op) in trace.ops().iter().enumerate() {
+        let id = OpId::from_index(index);
+        let brought = op.reads.iter().chain(&op.updates);
+        program.instrs.extend(brought.map(|&tensor| Instr::SwapIn(tensor)));
+        program.instrs.push(Instr::Run { op: id, takeovers: vec![] });
+        for &tensor in op.writes.iter().chain(&op.updates) {
+            let role = trace.tensors()[tensor.index()].role;
+            if last[tensor.index()] != Some(id) || role.is_persistent() || role == Role::Output {
+                program.instrs.push(Instr::SwapOut(tensor));
+            }
+        }
+        let touched = op.reads.iter().chain(&op.writes).chain(&op.updates);
+        program.instrs.extend(touched.map(|&tensor| Instr::Release(tensor)));
+    }
+    program
+}
+
+/// What a training run leaves: outputs of every step and the persistent tensors at the end.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Trained {
+    pub(crate) outputs: Vec<Vec<(String, Vec<u8>)>>,
+    pub(crate) state: Vec<PersistentValue>,
+}
+
+pub(crate) fn executor(
+    device: &Arc<HostDevice>,
+    compiled: &Arc<Compiled>,
+    options: ExecutorOptions,
+) -> Executor<HostDevice> {
+    let init = |persistent: &tensile_core::Persistent, bytes: &mut [u8]| {
+        bytes.copy_from_slice(&init_value(persistent, SEED));
+    };
+    Executor::new(Arc::clone(device), compiled, options, init).expect("the executor starts")
+}
+
+pub(crate) fn outputs_of(result: StepResult) -> Vec<(String, Vec<u8>)> {
+    result.outputs.into_iter().map(|output| (output.name, output.bytes)).collect()
+}
+
+/// Trains with two steps in flight.
+pub(crate) fn run_steps(
+    executor: &mut Executor<HostDevice>,
+    compiled: &Arc<Compiled>,
+    optimizer: &Optimizer,
+    n_steps: u64,
+) -> Trained {
+    let mut outputs = Vec::new();
+    let mut before = None;
+    for iteration in 0..n_steps {
+        let ticket = executor.begin(compiled, feed(iteration, optimizer)).expect("a step begins");
+        if let Some(before) = before.replace(ticket) {
+            outputs.push(outputs_of(executor.finish(before).expect("a step ends")));
+        }
+    }
+    outputs.extend(before.map(|ticket| outputs_of(executor.finish(ticket).expect("a step ends"))));
+    Trained { outputs, state: executor.state().expect("the state can be read") }
+}
+
+/// The same by the interpreter of graphs: no plan, no arena, no streams.
+pub(crate) fn interpret_steps(graph: &Graph, optimizer: &Optimizer, n_steps: u64) -> Trained {
+    let device = HostDevice::new(HostOptions::nominal(1)).expect("a device");
+    let step = lower(graph, &device).expect("the graph lowers");
+    let persistents: Vec<_> = graph.persistents().map(|(persistent, _)| persistent.clone()).collect();
+    let mut state: Vec<(String, Vec<u8>)> =
+        persistents.iter().map(|persistent| (persistent.name.clone(), init_value(persistent, SEED))).collect();
+    let mut outputs = Vec::new();
+    for iteration in 0..n_steps {
+        let mut inputs = Vec::new();
+        for input in &step.inputs {
+            let mut bytes = vec![0; input.ty.bytes()];
+            feed(iteration, optimizer)(input, &mut bytes);
+            inputs.push((input.name.as_str(), bytes));
+        }
+        let given: Vec<(&str, Vec<u8>)> = state.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+        let outcome = tensile_core::testing::run(graph, &inputs, &given, 1);
+        for (name, bytes) in &mut state {
+            *bytes = outcome.persistents[name].clone();
+        }
+        let named = step.outputs.iter().map(|output| (output.name.clone(), outcome.outputs[&output.name].clone()));
+        outputs.push(named.collect());
+    }
+    let state = persistents
+        .into_iter()
+        .zip(state)
+        .map(|(persistent, (_, bytes))| PersistentValue { persistent, bytes })
+        .collect();
+    Trained { outputs, state }
+}
