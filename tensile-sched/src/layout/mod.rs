@@ -114,7 +114,7 @@ pub enum LayoutError {
 /// Gives every residency an address in the device arena and every host copy one in the host arena.
 ///
 /// Where `limits.boundary` is given, persistent tensors keep its addresses; all else is chosen. The device budget does not make it fail; it reports the arena it
-/// needs, and stops searching for better once that fits `limits.device` (with no limit: once it equals the peak). The arena of a program in which nothing lives across
+/// needs, and stops searching for better once that fits `limits.device` (with no limit: once it is within 0.2 % of the peak). The arena of a program in which nothing lives across
 /// its ops equals its peak.
 ///
 /// # Errors
@@ -125,14 +125,14 @@ pub enum LayoutError {
 pub fn layout(trace: &Trace, program: &Program, limits: &Limits) -> Result<Placed, LayoutError> {
     let residencies = Residencies::of(trace, program, limits)?;
     let n_positions = residencies.n_positions;
-    let device = pack(&residencies.device, n_positions, Effort::within(limits.device)).map_err(|(first, second)| {
+    let device = pack(&residencies.device, n_positions, Effort::device(limits.device)).map_err(|(first, second)| {
         LayoutError::Collision {
             first: residencies.device_owner(first),
             second: residencies.device_owner(second),
             host: false,
         }
     })?;
-    let host = pack(&residencies.host, n_positions, Effort::within(limits.host)).map_err(|(first, second)| {
+    let host = pack(&residencies.host, n_positions, Effort::host(limits.host)).map_err(|(first, second)| {
         LayoutError::Collision {
             first: residencies.host_owner(first),
             second: residencies.host_owner(second),
