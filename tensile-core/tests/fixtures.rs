@@ -149,3 +149,17 @@ fn optimizers() {
     check_optimizer("adam", Optimizer::adam().rule, 0.01);
     check_optimizer("adamw", Optimizer::adamw(0.1).rule, 0.01);
 }
+
+#[test]
+fn broadcasting() {
+    check("add_broadcast", TIGHT, plain, |graph, x| graph.add(x[0], x[1]));
+    check("sub_broadcast", TIGHT, plain, |graph, x| graph.sub(x[0], x[1]));
+    check("mul_broadcast", TIGHT, plain, |graph, x| graph.mul(x[0], x[1]));
+    check("div_broadcast", TIGHT, |k| (1.0, 3.0 * k as f32), |graph, x| graph.div(x[0], x[1]));
+}
+
+#[test]
+fn reductions() {
+    check("reduce_sum_axis1", TIGHT, plain, |graph, x| graph.sum(x[0], &[1]));
+    check("reduce_mean_all", TIGHT, plain, |graph, x| graph.mean(x[0], &[0, 1, 2]));
+}

@@ -1,13 +1,13 @@
-//! `add`: elementwise sum.
+//! `add`: elementwise sum with broadcasting.
 
-use super::elementwise::{binary, infer_same};
+use super::broadcast::{self, reduce_to};
 use super::{OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::TensorType;
 
-/// Elementwise sum of two f32 tensors of one shape.
+/// Elementwise sum of two f32 tensors whose shapes broadcast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Add;
 
@@ -17,7 +17,7 @@ impl OpDef for Add {
     }
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
-        infer_same(inputs)
+        broadcast::infer(inputs)
     }
 
     fn in_place(&self) -> &[(usize, usize)] {
@@ -25,19 +25,26 @@ impl OpDef for Add {
     }
 
     fn grad(&self, call: &mut GradCall<'_>) -> Result<Vec<Option<Value>>, GraphError> {
-        Ok(vec![call.output_grads[0]; 2])
+        let (dy, graph) = (call.output_grad(), &mut *call.graph);
+        let [a, b] = [call.inputs[0], call.inputs[1]];
+        let shapes = [graph.shape(a).clone(), graph.shape(b).clone()];
+        let mut grads = vec![None; 2];
+        for index in (0..2).filter(|&index| call.needs[index]) {
+            grads[index] = Some(reduce_to(graph, dy, &shapes[index], 1.0)?);
+        }
+        Ok(grads)
     }
 
     fn host_kernel(&self, call: &HostCall<'_>) {
-        binary(call, |a, b| a + b);
+        broadcast::binary(call, |a, b| a + b);
     }
 }
 
 impl Graph {
-    /// Elementwise `a + b`.
+    /// Elementwise `a + b` with broadcasting.
     ///
     /// # Errors
-    /// If the shapes or types do not fit.
+    /// If the shapes do not broadcast or the types are not f32.
     pub fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
         self.apply1(Add, &[a, b])
     }

@@ -9,19 +9,26 @@
 pub mod adam;
 pub mod adaptive_avg_pool2d;
 pub mod add;
+pub mod affine;
 pub mod avg_pool2d;
 pub mod batch_norm;
 pub mod batch_norm_stats;
+pub(crate) mod broadcast;
 pub mod copy;
 pub mod count_correct;
+pub mod div;
+pub mod dropout;
 pub(crate) mod elementwise;
 pub mod fill;
 mod lanes;
 pub mod max_pool2d;
+pub mod mul;
 pub mod pool;
+pub mod reduce_sum;
 pub mod relu;
 pub mod sgd;
 pub mod softmax_cross_entropy;
+pub mod sub;
 
 use std::fmt;
 use std::sync::Arc;
@@ -138,8 +145,10 @@ ops! {
     AdaptiveAvgPool2d(adaptive_avg_pool2d::AdaptiveAvgPool2d),
     /// Gradient of [`Op::AdaptiveAvgPool2d`].
     AdaptiveAvgPool2dGrad(adaptive_avg_pool2d::AdaptiveAvgPool2dGrad),
-    /// Elementwise sum.
+    /// Elementwise sum with broadcasting.
     Add(add::Add),
+    /// The same scale and shift for every element.
+    Affine(affine::Affine),
     /// Mean of each window.
     AvgPool2d(avg_pool2d::AvgPool2d),
     /// Gradient of [`Op::AvgPool2d`].
@@ -156,12 +165,22 @@ ops! {
     Copy(copy::Copy),
     /// How many rows are largest at their label.
     CountCorrect(count_correct::CountCorrect),
+    /// Elementwise quotient with broadcasting.
+    Div(div::Div),
+    /// Zeroes at random; its own gradient.
+    Dropout(dropout::Dropout),
+    /// Repeats to a larger shape.
+    Expand(reduce_sum::Expand),
     /// A tensor of one value.
     Fill(fill::Fill),
     /// Largest value of each window.
     MaxPool2d(max_pool2d::MaxPool2d),
     /// Gradient of [`Op::MaxPool2d`].
     MaxPool2dGrad(max_pool2d::MaxPool2dGrad),
+    /// Elementwise product with broadcasting.
+    Mul(mul::Mul),
+    /// Sums or means over some dimensions.
+    ReduceSum(reduce_sum::ReduceSum),
     /// Elementwise max(x, 0).
     Relu(relu::Relu),
     /// Gradient of [`Op::Relu`].
@@ -172,4 +191,6 @@ ops! {
     SoftmaxCrossEntropy(softmax_cross_entropy::SoftmaxCrossEntropy),
     /// Gradient of [`Op::SoftmaxCrossEntropy`].
     SoftmaxCrossEntropyGrad(softmax_cross_entropy::SoftmaxCrossEntropyGrad),
+    /// Elementwise difference with broadcasting.
+    Sub(sub::Sub),
 }
