@@ -8,6 +8,7 @@ mod wander;
 use mutate::{Mutation, mutations};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use races::{Conflicts, one_after_the_other};
 use tensile_sched::strategy::{Sizes, traces};
 use tensile_sched::{Bytes, Limits, Placed, Synced, Trace, check, layout, sync, verify};
@@ -29,7 +30,9 @@ fn unlimited() -> Limits {
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig::with_cases(cases)
+    // Shrunk failures are kept and tried first; the path is relative to the crate.
+    let kept = FileFailurePersistence::Direct("proptest-regressions/properties.txt");
+    ProptestConfig { failure_persistence: Some(Box::new(kept)), ..ProptestConfig::with_cases(cases) }
 }
 
 /// A program that check and interpreter accept.

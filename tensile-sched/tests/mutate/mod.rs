@@ -126,7 +126,9 @@ fn addresses(placed: &mut Placed) -> Vec<&mut Bytes> {
 fn takeover(trace: &Trace, placed: &Placed, at: usize, follow: bool) -> Option<Placed> {
     let mut pairs = Vec::new();
     for (index, instr) in placed.program.instrs.iter().enumerate() {
-        if let Instr::Run { op, .. } | Instr::Rerun { op, .. } = instr {
+        if let Instr::Run { op, .. } | Instr::Rerun { op, .. } = instr
+            && op.index() < trace.ops().len()
+        {
             pairs.extend(trace.op(*op).in_place.iter().map(|pair| (index, *op, *pair)));
         }
     }
@@ -146,7 +148,7 @@ fn takeover(trace: &Trace, placed: &Placed, at: usize, follow: bool) -> Option<P
         let address = placed.program.instrs[..index].iter().zip(&placed.layout.placements).rev().find_map(
             |(instr, placement)| match instr {
                 Instr::SwapIn(tensor) if *tensor == pair.input => placement.device.first().copied(),
-                Instr::Run { op, .. } | Instr::Rerun { op, .. } => {
+                Instr::Run { op, .. } | Instr::Rerun { op, .. } if op.index() < trace.ops().len() => {
                     let place = trace.op(*op).writes.iter().position(|&output| output == pair.input)?;
                     placement.device.get(place).copied()
                 }
