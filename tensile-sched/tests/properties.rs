@@ -2,6 +2,7 @@
 
 mod interpreter;
 mod mutate;
+mod planned;
 mod races;
 mod wander;
 
@@ -29,10 +30,12 @@ fn unlimited() -> Limits {
     Limits { alignment: UNIT, ..Limits::unlimited() }
 }
 
+/// So many cases, or as many as the environment's `PROPTEST_CASES` says.
 fn config(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     // Shrunk failures are kept and tried first; the path is relative to the crate.
     let kept = FileFailurePersistence::Direct("proptest-regressions/properties.txt");
-    ProptestConfig { failure_persistence: Some(Box::new(kept)), ..ProptestConfig::with_cases(cases) }
+    ProptestConfig { failure_persistence: Some(Box::new(kept)), ..ProptestConfig::with_cases(asked.unwrap_or(cases)) }
 }
 
 /// A program that check and interpreter accept.

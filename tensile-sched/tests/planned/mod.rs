@@ -1,0 +1,217 @@
+//! The planners on random traces, at budgets from the floor to what `none` needs.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use tensile_sched::strategy::{Sizes, links, training_traces, wild_traces};
+use tensile_sched::{
+    Bytes, Floor, Infeasible, Instr, Limits, Link, Mode, Nanos, NoEviction, Planned, Planner, Retain, Synced, Tensile,
+    Trace, check, floor, simulate,
+};
+
+use crate::mutate::mutations;
+use crate::{UNIT, accepted, any_trace, config, mutants_are_caught, unlimited, waits_are_judged_right};
+
+const MODES: [Mode; 3] = [Mode::Swap, Mode::Recompute, Mode::Both];
+
+/// Every planner with every mode it knows.
+fn planners() -> Vec<(Box<dyn Planner>, Mode)> {
+    let mut all: Vec<(Box<dyn Planner>, Mode)> =
+        vec![(Box::new(NoEviction), Mode::Both), (Box::new(Retain), Mode::Both)];
+    all.extend(MODES.map(|mode| (Box::new(Tensile::default()) as Box<dyn Planner>, mode)));
+    all
+}
+
+/// The lowest budget of a planner and the highest that makes a difference.
+fn range(planner: &dyn Planner, trace: &Trace, limits: &Limits) -> Result<(Bytes, Bytes), TestCaseError> {
+    let most = |planner: &dyn Planner| match planner.plan(trace, limits) {
+        Ok(planned) => Ok(planned.report.arena),
+        Err(error) => Err(TestCaseError::fail(format!("{} without a limit: {error}", planner.name()))),
+    };
+    let highest = most(&NoEviction)?;
+    if planner.name() == "tensile" {
+        let lowest = floor(trace, limits).map_err(|error| TestCaseError::fail(error.to_string()))?.bytes;
+        prop_assert!(lowest <= highest, "the floor of {} is above none's arena of {}", lowest, highest);
+        return Ok((lowest, highest));
+    }
+    let lowest = most(planner)?;
+    Ok((lowest, lowest.max(highest)))
+}
+
+/// Ten budgets, both ends included.
+fn budgets((lowest, highest): (Bytes, Bytes)) -> impl Iterator<Item = Bytes> {
+    (0..10).map(move |step| Bytes(lowest.0 + (highest.0 - lowest.0) * step / 9))
+}
+
+fn planned(planner: &dyn Planner, trace: &Trace, limits: &Limits) -> Result<Planned, TestCaseError> {
+    let planned = planner
+        .plan(trace, limits)
+        .map_err(|error| TestCaseError::fail(format!("{} in mode {:?}: {error}", planner.name(), limits.mode)))?;
+    prop_assert!(planned.report.arena <= limits.device, "arena {} above {}", planned.report.arena, limits.device);
+    prop_assert!(planned.report.host_arena <= limits.host);
+    let report = check(trace, &planned.synced.placed, limits);
+    prop_assert_eq!(report.as_ref(), Ok(&planned.report), "{} {:?}", planner.name(), limits);
+    Ok(planned)
+}
+
+/// Sum of the latencies of all kernels of a program.
+fn kernel_time(trace: &Trace, synced: &Synced) -> Nanos {
+    let latency = |instr: &Instr| match instr {
+        Instr::Run { op, .. } | Instr::Rerun { op, .. } => trace.op(*op).latency,
+        _ => Nanos::ZERO,
+    };
+    synced.instrs().iter().map(latency).sum()
+}
+
+/// The largest working set of one op, or what must be on the device at the end: computed anew.
+fn largest_working_set(trace: &Trace) -> Bytes {
+    let occupied = |bytes: Bytes| bytes.0.div_ceil(UNIT.0) * UNIT.0;
+    let of_ops = trace.ops().iter().map(|op| {
+        let tensors = op.reads.iter().chain(&op.writes).chain(&op.updates);
+        let all: u64 = tensors.map(|&id| occupied(trace.tensor(id).bytes)).sum();
+        let shared: u64 = op.in_place.iter().map(|pair| occupied(trace.tensor(pair.output).bytes)).sum();
+        all - shared + occupied(op.workspace)
+    });
+    let kept = trace.tensors().iter().filter(|tensor| tensor.keep).map(|tensor| occupied(tensor.bytes)).sum();
+    Bytes(of_ops.max().unwrap_or(0).max(kept))
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    #[test]
+    fn every_program_at_ten_budgets_is_right(
+        trace in any_trace(), link in links(), closer_look in 0usize..10, mutations in vec(mutations(), 6),
+    ) {
+        for (planner, mode) in planners() {
+            let limits = Limits { mode, link, ..unlimited() };
+            let range = range(planner.as_ref(), &trace, &limits)?;
+            for (step, device) in budgets(range).enumerate() {
+                let limits = Limits { device, ..limits.clone() };
+                let planned = planned(planner.as_ref(), &trace, &limits)?;
+                let touches = accepted(&trace, &planned.synced.placed, &limits)?;
+                let at_once = simulate(&trace, &planned.synced, &Link::INFINITE).step_time;
+                prop_assert_eq!(at_once, kernel_time(&trace, &planned.synced), "with copies that take no time");
+                if step == closer_look {
+                    waits_are_judged_right(&trace, &planned.synced, &touches)?;
+                    mutants_are_caught(&trace, &planned.synced.placed, &mutations)?;
+                    let again = planner.plan(&trace, &limits);
+                    prop_assert_eq!(again.as_ref(), Ok(&planned), "equal input");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn below_its_lowest_budget_a_planner_names_the_op(trace in any_trace()) {
+        for (planner, mode) in planners() {
+            let limits = Limits { mode, ..unlimited() };
+            let (lowest, _) = range(planner.as_ref(), &trace, &limits)?;
+            if lowest == Bytes::ZERO {
+                continue;
+            }
+            let below = Limits { device: lowest - Bytes(1), ..limits.clone() };
+            match planner.plan(&trace, &below) {
+                Err(Infeasible::Device { budget, lowest: named, op, label }) => {
+                    prop_assert_eq!((budget, named), (below.device, lowest));
+                    // A trace without ops has nothing to name.
+                    prop_assert_eq!(Some(&label), trace.ops().get(op.index()).map(|op| &op.label).or(Some(&label)));
+                    if planner.name() == "tensile" {
+                        prop_assert_eq!(floor(&trace, &limits), Ok(Floor { bytes: lowest, op }));
+                    }
+                }
+                other => prop_assert!(false, "{}: {:?}", planner.name(), other.map(|planned| planned.report)),
+            }
+        }
+    }
+
+    #[test]
+    fn the_floor_with_swapping_is_the_largest_working_set(trace in any_trace()) {
+        for mode in [Mode::Swap, Mode::Both] {
+            prop_assert_eq!(floor(&trace, &Limits { mode, ..unlimited() }).unwrap().bytes, largest_working_set(&trace));
+        }
+    }
+
+    #[test]
+    fn without_a_limit_steps_take_the_sum_of_latencies(trace in any_trace()) {
+        for (planner, mode) in planners() {
+            let limits = Limits { mode, link: Link::INFINITE, ..unlimited() };
+            let planned = planned(planner.as_ref(), &trace, &limits)?;
+            prop_assert_eq!(planned.simulation.step_time, trace.compute_time());
+            prop_assert_eq!(planned.report.reruns, 0);
+        }
+    }
+
+    /// A job that has a boundary gets programs that start and end there, under any budget at which that is possible.
+    #[test]
+    fn given_boundaries_are_kept(trace in any_trace(), from in 0usize..10, to in 0usize..10) {
+        for (mode_before, mode) in [(Mode::Swap, Mode::Both), (Mode::Both, Mode::Swap), (Mode::Both, Mode::Both)] {
+            let planner = Tensile::default();
+            let free = Limits { mode: mode_before, ..unlimited() };
+            let device = budgets(range(&planner, &trace, &free)?).nth(from).expect("there are ten");
+            let homes = planned(&planner, &trace, &Limits { device, ..free })?.synced.placed.layout.homes;
+            let limits = Limits { mode, boundary: Some(homes), ..unlimited() };
+            let device = budgets(range(&planner, &trace, &limits)?).nth(to).expect("there are ten");
+            let limits = Limits { device, ..limits };
+            let planned = planned(&planner, &trace, &limits)?;
+            accepted(&trace, &planned.synced.placed, &limits)?;
+        }
+    }
+
+    /// With little host memory a program keeps to it, or the error says how much is missing.
+    #[test]
+    fn host_budgets_are_kept(trace in any_trace(), step in 0usize..10, share in 0u64..10) {
+        for mode in MODES {
+            let planner = Tensile::default();
+            let limits = Limits { mode, ..unlimited() };
+            let device = budgets(range(&planner, &trace, &limits)?).nth(step).expect("there are ten");
+            let needed = planned(&planner, &trace, &Limits { device, ..limits.clone() })?.report.host_arena;
+            let limits = Limits { device, host: Bytes(needed.0 * share / 9), ..limits };
+            match planner.plan(&trace, &limits) {
+                Ok(_) => _ = planned(&planner, &trace, &limits)?,
+                Err(Infeasible::Host { budget, needed }) => {
+                    prop_assert!(budget == limits.host && needed > budget, "{:?} of {:?}", budget, needed);
+                }
+                Err(error) => prop_assert!(false, "{}", error),
+            }
+        }
+    }
+
+    #[test]
+    fn too_large_blocks_are_named(trace in any_trace()) {
+        let used = |id: &tensile_sched::TensorId| trace.ops().iter().any(|op| op.reads.contains(id) || op.writes.contains(id) || op.updates.contains(id));
+        let largest_tensor = trace.tensor_ids().filter(used).map(|id| trace.tensor(id).bytes).max();
+        let largest = largest_tensor.max(trace.ops().iter().map(|op| op.workspace).max()).unwrap_or(Bytes::ZERO);
+        if largest > Bytes::ZERO {
+            for (planner, mode) in planners() {
+                let limits = Limits { mode, max_block: largest - Bytes(1), ..unlimited() };
+                match planner.plan(&trace, &limits) {
+                    Err(Infeasible::Block { bytes, .. }) => prop_assert!(bytes > limits.max_block),
+                    other => prop_assert!(false, "{}: {:?}", planner.name(), other.map(|planned| planned.report)),
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(6))]
+
+    /// Large traces: planners panic when check or verify refuses their own program, so planning is the test.
+    #[test]
+    fn large_traces_are_planned(
+        trace in prop_oneof![
+            wild_traces(Sizes { unit: UNIT.0, most_units: 1 << 16, odd: true }, 100..300),
+            training_traces(Sizes { unit: UNIT.0, most_units: 1 << 16, odd: true }, 40..80),
+        ],
+        link in links(),
+    ) {
+        for (planner, mode) in planners() {
+            let limits = Limits { mode, link, ..unlimited() };
+            let range = range(planner.as_ref(), &trace, &limits)?;
+            for device in budgets(range).step_by(4) {
+                planned(planner.as_ref(), &trace, &Limits { device, ..limits.clone() })?;
+            }
+        }
+    }
+}
