@@ -108,25 +108,128 @@ pub(crate) fn keep_all(trace: &Trace) -> Program {
     program
 }
 
+/// How a tensor that is not persistent leaves the device between two ops that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Keep,
+    Swap,
+    Recompute,
+}
+
 /// Nothing stays between two ops: everything is swapped out, or released if its host copy is valid, and comes back for its next use.
 pub(crate) fn evict_all(trace: &Trace) -> Program {
-    let last = last_uses(trace);
-    let mut program = Program::default();
-    for (index, op) in trace.ops().iter().enumerate() {
-        let id = OpId::from_index(index);
-        let brought = op.reads.iter().chain(&op.updates);
-        program.instrs.extend(brought.map(|&tensor| Instr::SwapIn(tensor)));
-        program.instrs.push(Instr::Run { op: id, takeovers: vec![] });
-        for &tensor in op.writes.iter().chain(&op.updates) {
-            let role = trace.tensors()[tensor.index()].role;
-            if last[tensor.index()] != Some(id) || role.is_persistent() || role == Role::Output {
-                program.instrs.push(Instr::SwapOut(tensor));
+    evict(trace, false, |_| Way::Swap)
+}
+
+/// Tensors leave after each op that uses them, the way `way` says, unless the next op uses them too; they come back from the host or by running
+/// their op again, with the ops before it where needed. Persistent tensors stay if `persistent_stay`.
+pub(crate) fn evict(trace: &Trace, persistent_stay: bool, way: impl Fn(TensorId) -> Way) -> Program {
+    let mut writer = Writer {
+        trace,
+        last: last_uses(trace),
+        ways: ids(trace).map(|(tensor, role)| way_of(trace, tensor, role, persistent_stay, &way)).collect(),
+        resident: ids(trace).map(|(_, role)| persistent_stay && role.is_persistent()).collect(),
+        host_valid: ids(trace)
+            .map(|(_, role)| role == Role::Input || !persistent_stay && role.is_persistent())
+            .collect(),
+        program: Program::default(),
+    };
+    if persistent_stay {
+        writer.program.boundary = ids(trace)
+            .filter(|(_, role)| role.is_persistent())
+            .map(|(tensor, _)| tensile_sched::BoundaryTensor { tensor, host_valid: false })
+            .collect();
+    }
+    for index in 0..trace.ops().len() {
+        writer.run(OpId::from_index(index));
+    }
+    writer.program
+}
+
+/// Only activations of replayable ops can be recomputed: what else the ops of a rerun need stays, or is on the host.
+fn way_of(trace: &Trace, tensor: TensorId, role: Role, persistent_stay: bool, way: &impl Fn(TensorId) -> Way) -> Way {
+    let replayable = trace.ops().iter().any(|op| op.writes.contains(&tensor) && op.replayable);
+    match (role, way(tensor)) {
+        (Role::Activation, Way::Recompute) if replayable => Way::Recompute,
+        (_, Way::Recompute) if !role.is_persistent() => Way::Keep,
+        (_, way) if role.is_persistent() => {
+            if persistent_stay {
+                Way::Keep
+            } else {
+                way
             }
         }
-        let touched = op.reads.iter().chain(&op.writes).chain(&op.updates);
-        program.instrs.extend(touched.map(|&tensor| Instr::Release(tensor)));
+        (_, way) => way,
     }
-    program
+}
+
+struct Writer<'a> {
+    trace: &'a Trace,
+    last: Vec<Option<OpId>>,
+    ways: Vec<Way>,
+    resident: Vec<bool>,
+    host_valid: Vec<bool>,
+    program: Program,
+}
+
+impl Writer<'_> {
+    fn push(&mut self, instr: Instr) {
+        self.program.instrs.push(instr);
+    }
+
+    fn ensure(&mut self, tensor: TensorId) {
+        if self.resident[tensor.index()] {
+            return;
+        }
+        if self.host_valid[tensor.index()] {
+            self.push(Instr::SwapIn(tensor));
+            self.resident[tensor.index()] = true;
+            return;
+        }
+        let ops = self.trace.ops();
+        let op = OpId::from_index(ops.iter().position(|op| op.writes.contains(&tensor)).expect("somebody writes it"));
+        for &read in &self.trace.op(op).reads {
+            self.ensure(read);
+        }
+        self.push(Instr::Rerun { op, takeovers: vec![] });
+        for write in &self.trace.op(op).writes {
+            self.resident[write.index()] = true;
+        }
+    }
+
+    fn run(&mut self, id: OpId) {
+        let trace = self.trace;
+        let op = trace.op(id);
+        for &tensor in op.reads.iter().chain(&op.updates) {
+            self.ensure(tensor);
+        }
+        self.push(Instr::Run { op: id, takeovers: vec![] });
+        for &tensor in op.writes.iter().chain(&op.updates) {
+            self.resident[tensor.index()] = true;
+            self.host_valid[tensor.index()] = false;
+        }
+        let next: Vec<TensorId> = match trace.ops().get(id.index() + 1) {
+            Some(next) => next.reads.iter().chain(&next.updates).copied().collect(),
+            None => Vec::new(),
+        };
+        for (tensor, role) in ids(trace) {
+            let done = self.last[tensor.index()].is_none_or(|last| last <= id) && !role.is_persistent();
+            let way = self.ways[tensor.index()];
+            if !self.resident[tensor.index()] || next.contains(&tensor) || way == Way::Keep && !done {
+                continue;
+            }
+            if way == Way::Keep && role.is_persistent() {
+                continue;
+            }
+            let needs_copy = role == Role::Output || way == Way::Swap && !done;
+            if needs_copy && !self.host_valid[tensor.index()] {
+                self.push(Instr::SwapOut(tensor));
+                self.host_valid[tensor.index()] = true;
+            }
+            self.push(Instr::Release(tensor));
+            self.resident[tensor.index()] = false;
+        }
+    }
 }
 
 /// What a training run leaves: outputs of every step and the persistent tensors at the end.

@@ -147,6 +147,7 @@ impl HostDevice {
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|index| format!("tensile-kernel-{index}"))
+            .exit_handler(|_| count::set_tag(Tag::Other))
             .build()
             .map_err(|error| DeviceError::DeviceLost { detail: format!("no threads for kernels: {error}") })?;
         let threads = pool.current_num_threads();
@@ -154,7 +155,7 @@ impl HostDevice {
         if let Some(link) = options.emulation.virtual_link {
             rates.link = link;
         }
-        // What the pool's threads allocate once for themselves is not scratch of a kernel.
+        // What the pool's threads allocate for themselves at their start and end is not scratch of a kernel.
         pool.broadcast(|_| count::set_tag(Tag::Device));
         let capacity = (options.capacity != Bytes::MAX).then_some(options.capacity.0);
         let info = DeviceInfo {

@@ -1,0 +1,324 @@
+//! Training within a budget on the host device: the bits of the unlimited run, an independently counted peak, any order of work, any failure.
+
+mod common;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use common::{Way, executor, feed, interpret_steps, limits, normed_images, run_steps};
+use tensile_core::device::host::count::{self, CountingAllocator, Tag};
+use tensile_core::device::host::{Delays, Emulation, Failure, HostDevice, HostOptions};
+use tensile_core::exec::{Compiled, ExecError, Executor, ExecutorOptions, Step, lower};
+use tensile_core::optim::Optimizer;
+use tensile_core::{Device, DeviceError, Graph};
+use tensile_sched::{Bytes, Duplex, Limits, Link, Mode, Nanos, NoEviction, Planner, Tensile, floor, simulate};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// The counter counts the whole process, so tests here take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn device(threads: usize, emulation: Emulation) -> Arc<HostDevice> {
+    Arc::new(HostDevice::new(HostOptions { emulation, ..HostOptions::nominal(threads) }).unwrap())
+}
+
+fn plan(planner: &dyn Planner, step: &Arc<Step>, limits: &Limits) -> Arc<Compiled> {
+    let planned = planner.plan(&step.trace, limits).unwrap();
+    Compiled::new(Arc::clone(step), planned, limits.clone()).unwrap()
+}
+
+/// Budgets from the floor to what no eviction needs, in `n` steps.
+fn budgets(step: &Step, limits: &Limits, n: u64) -> Vec<Bytes> {
+    let top = NoEviction.plan(&step.trace, limits).unwrap().report.arena.0;
+    let bottom = floor(&step.trace, limits).unwrap().bytes.0;
+    (0..=n).map(|i| Bytes(bottom + (top - bottom) * i / n)).collect()
+}
+
+fn adam_images() -> (Graph, Optimizer) {
+    let optimizer = Optimizer::adam();
+    (normed_images(&optimizer).unwrap(), optimizer)
+}
+
+#[test]
+fn every_budget_gives_the_same_bits_within_it() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let expected = interpret_steps(&graph, &optimizer, 3);
+    for threads in [1, 2] {
+        let device = device(threads, Emulation::default());
+        let step = Arc::new(lower(&graph, &*device).unwrap());
+        let free = limits(&device, Bytes::MAX);
+        assert_eq!(count::current(Tag::Device), 0);
+        for mode in [Mode::Both, Mode::Swap] {
+            let free = Limits { mode, ..free.clone() };
+            for budget in budgets(&step, &free, 5) {
+                let compiled = plan(&Tensile::default(), &step, &Limits { device: budget, ..free.clone() });
+                count::reset_peak();
+                let mut executor = executor(&device, &compiled, ExecutorOptions::default());
+                let trained = run_steps(&mut executor, &compiled, &optimizer, 3);
+                let peak = count::peak(Tag::Device);
+                assert_eq!(trained, expected, "{threads} threads, {mode:?}, budget {budget}");
+                assert!(peak <= budget.0, "{threads} threads, {mode:?}: peak {peak} above the budget {}", budget.0);
+                assert_eq!(peak, compiled.arena().0, "the counter sees the arena and no scratch beside it");
+                assert!(count::current(Tag::Host) >= compiled.host_arena().0);
+                drop(executor);
+                assert_eq!(count::current(Tag::Device), 0);
+            }
+        }
+    }
+}
+
+/// A step time by events on the virtual clock is that of the simulation, to the nanosecond.
+#[test]
+fn the_virtual_clock_agrees_with_the_simulation() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let link = Link {
+        out_bytes_per_s: 2e9,
+        in_bytes_per_s: 3e9,
+        latency: Nanos(700),
+        duplex: Duplex::Full,
+        kernel_slowdown: 1.0,
+    };
+    for bytes_per_us in [2.0, 0.2] {
+        let link = Link { out_bytes_per_s: link.out_bytes_per_s * bytes_per_us / 2.0, ..link };
+        let device = device(2, Emulation { virtual_link: Some(link), ..Emulation::default() });
+        let step = Arc::new(lower(&graph, &*device).unwrap());
+        let free = limits(&device, Bytes::MAX);
+        assert_eq!(free.link, link);
+        for budget in budgets(&step, &free, 3) {
+            let compiled = plan(&Tensile::default(), &step, &Limits { device: budget, ..free.clone() });
+            let simulation = simulate(&step.trace, &compiled.planned().synced, &link);
+            let mut executor = executor(&device, &compiled, ExecutorOptions::default());
+            let mut times = Vec::new();
+            let mut before = None;
+            for iteration in 0..20 {
+                let ticket = executor.begin(&compiled, feed(iteration, &optimizer)).unwrap();
+                if let Some(before) = before.replace(ticket) {
+                    times.push(executor.finish(before).unwrap().timings);
+                }
+            }
+            times.push(executor.finish(before.unwrap()).unwrap().timings);
+            assert_eq!(times[0].step, simulation.first_step_time, "first step, budget {budget}");
+            let steady: u64 = times[12..].iter().map(|timings| timings.step.0).sum();
+            assert_eq!(Nanos((steady + 4) / 8), simulation.step_time, "steady state, budget {budget}");
+            assert_eq!(times[19].stall, simulation.stall_time(), "stall, budget {budget}");
+            let reruns = compiled.planned().report.recompute_time;
+            assert_eq!(times[19].compute.0, simulation.compute_time.0 + reruns.0);
+        }
+    }
+}
+
+/// Also field report C11: the source of a copy must live until the copy has read it.
+#[test]
+fn any_order_of_work_gives_the_same_bits() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let expected = interpret_steps(&graph, &optimizer, 3);
+    for seed in 0..50 {
+        let emulation =
+            Emulation { delays: Some(Delays { seed, longest_us: 40 }), poison: true, ..Emulation::default() };
+        let device = device(1 + seed as usize % 2, emulation);
+        let step = Arc::new(lower(&graph, &*device).unwrap());
+        let free = limits(&device, Bytes::MAX);
+        let compiled = match seed % 4 {
+            0 => common::compile(&step, &common::evict_all(&step.trace), &free),
+            1 => common::compile(&step, &common::evict(&step.trace, true, mixed), &free),
+            _ => {
+                let budget = budgets(&step, &free, 4)[seed as usize / 4 % 3];
+                plan(&Tensile::default(), &step, &Limits { device: budget, ..free })
+            }
+        };
+        let options = ExecutorOptions { profile: seed % 3 == 0, poison: true };
+        let mut executor = executor(&device, &compiled, options);
+        assert_eq!(run_steps(&mut executor, &compiled, &optimizer, 3), expected, "seed {seed}");
+    }
+}
+
+/// Swaps some activations and recomputes the others.
+fn mixed(tensor: tensile_sched::TensorId) -> Way {
+    if tensor.index() % 3 == 0 { Way::Swap } else { Way::Recompute }
+}
+
+#[test]
+fn every_failure_is_typed_and_stays_in_its_job() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let expected = interpret_steps(&graph, &optimizer, 3);
+    let kernel = |error: &DeviceError| matches!(error, DeviceError::Kernel { .. });
+    let copy = |error: &DeviceError| matches!(error, DeviceError::Copy { .. });
+    let lost = |error: &DeviceError| matches!(error, DeviceError::DeviceLost { .. });
+    type Expected<'a> = &'a dyn Fn(&DeviceError) -> bool;
+    let cases: [(Failure, Expected<'_>); 10] = [
+        (Failure::Allocation(1), &|error| matches!(error, DeviceError::OutOfMemory { .. })),
+        (Failure::HostAllocation(1), &|error| matches!(error, DeviceError::HostOutOfMemory { .. })),
+        (Failure::Copy(1), &copy),
+        (Failure::Copy(40), &copy),
+        (Failure::Kernel(1), &kernel),
+        (Failure::Kernel(30), &kernel),
+        (Failure::Kernel(60), &kernel),
+        (Failure::KernelPanic(33), &kernel),
+        (Failure::DeviceLoss(1), &lost),
+        (Failure::DeviceLoss(77), &lost),
+    ];
+    for (failure, fits) in cases {
+        let device = device(2, Emulation { failures: vec![failure], ..Emulation::default() });
+        let step = Arc::new(lower(&graph, &*device).unwrap());
+        let free = limits(&device, Bytes::MAX);
+        let compiled = common::compile(&step, &common::evict_all(&step.trace), &free);
+        let init = |_: &tensile_core::Persistent, _: &mut [u8]| {};
+        let outcome =
+            Executor::new(Arc::clone(&device), &compiled, ExecutorOptions::default(), init).and_then(|mut executor| {
+                let mut run = || -> Result<(), ExecError> {
+                    for iteration in 0..3 {
+                        executor.step(&compiled, feed(iteration, &optimizer))?;
+                    }
+                    Ok(())
+                };
+                let result = run();
+                // Afterwards the job says that it has failed, and nothing else.
+                let again = executor.step(&compiled, feed(0, &optimizer)).unwrap_err();
+                assert!(matches!(again, ExecError::Failed(_)), "{failure:?}: {again}");
+                assert!(matches!(executor.state(), Err(ExecError::Failed(_))), "{failure:?}");
+                result
+            });
+        match outcome {
+            Err(ExecError::Device(error)) if fits(&error) => {}
+            other => panic!("{failure:?} gives {other:?}"),
+        }
+        assert_eq!(count::current(Tag::Device), 0, "{failure:?}");
+        assert_eq!((device.device_bytes(), device.host_bytes()), (Bytes::ZERO, Bytes::ZERO), "{failure:?}");
+        // The same device serves again, unless it is lost; then a new one does.
+        let device = if matches!(failure, Failure::DeviceLoss(_)) {
+            let gone = device.alloc_arena(64).map(|_| ()).unwrap_err();
+            assert!(lost(&gone), "{gone}");
+            self::device(2, Emulation::default())
+        } else {
+            device
+        };
+        let mut executor = executor(&device, &compiled, ExecutorOptions::default());
+        assert_eq!(run_steps(&mut executor, &compiled, &optimizer, 3), expected, "after {failure:?}");
+    }
+}
+
+#[test]
+fn a_failure_leaves_the_other_job_alone_and_a_lost_device_ends_both() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let expected = interpret_steps(&graph, &optimizer, 3);
+    for loss in [false, true] {
+        // Each job runs once before the failure strikes in the first job's second step.
+        let probe = device(1, Emulation::default());
+        let step = Arc::new(lower(&graph, &*probe).unwrap());
+        let n_ops = step.trace.ops().len() as u64;
+        let compiled = common::compile(&step, &common::keep_all(&step.trace), &limits(&probe, Bytes::MAX));
+        let n_copies = compiled.planned().report.swap_ins + compiled.planned().report.swap_outs;
+        let failure =
+            if loss { Failure::DeviceLoss(2 * (n_ops + n_copies as u64) + 3) } else { Failure::Kernel(2 * n_ops + 3) };
+        let device = device(2, Emulation { failures: vec![failure], ..Emulation::default() });
+        let options = ExecutorOptions::default();
+        let (mut first, mut second) = (executor(&device, &compiled, options), executor(&device, &compiled, options));
+        first.step(&compiled, feed(0, &optimizer)).unwrap();
+        let begun = second.step(&compiled, feed(0, &optimizer)).unwrap();
+        assert_eq!(common::outputs_of(begun), expected.outputs[0]);
+        let failed = first.step(&compiled, feed(1, &optimizer)).unwrap_err();
+        if loss {
+            assert!(matches!(failed, ExecError::Device(DeviceError::DeviceLost { .. })), "{failed}");
+            let other = second.step(&compiled, feed(1, &optimizer)).unwrap_err();
+            assert!(matches!(other, ExecError::Device(DeviceError::DeviceLost { .. })), "{other}");
+        } else {
+            assert!(matches!(failed, ExecError::Device(DeviceError::Kernel { .. })), "{failed}");
+            drop(first);
+            for iteration in 1..3 {
+                let result = second.step(&compiled, feed(iteration, &optimizer)).unwrap();
+                assert_eq!(common::outputs_of(result), expected.outputs[iteration as usize]);
+            }
+            assert_eq!(second.state().unwrap(), expected.state);
+        }
+    }
+}
+
+/// The device's capacity holds for all jobs together, and a new budget moves a job to another arena.
+#[test]
+fn capacity_is_shared_and_jobs_can_shrink() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let expected = interpret_steps(&graph, &optimizer, 4);
+    let probe = device(1, Emulation::default());
+    let step = Arc::new(lower(&graph, &*probe).unwrap());
+    let free = limits(&probe, Bytes::MAX);
+    let large = plan(&NoEviction, &step, &free);
+    let budgets = budgets(&step, &free, 2);
+    let small = plan(&Tensile::default(), &step, &Limits { device: budgets[0], ..free });
+    let capacity = Bytes(large.arena().0 + small.arena().0);
+    let options = HostOptions { capacity, ..HostOptions::nominal(1) };
+    let device = Arc::new(HostDevice::new(options).unwrap());
+    let mut first = executor(&device, &large, ExecutorOptions::default());
+    let init = |_: &tensile_core::Persistent, _: &mut [u8]| {};
+    let refused = Executor::new(Arc::clone(&device), &large, ExecutorOptions::default(), init).map(|_| ()).unwrap_err();
+    assert_eq!(refused, DeviceError::OutOfMemory { requested: large.arena(), free: small.arena() }.into());
+    first.step(&large, feed(0, &optimizer)).unwrap();
+    count::reset_peak();
+    first.step(&small, feed(1, &optimizer)).unwrap();
+    assert_eq!(device.device_bytes(), small.arena());
+    assert_eq!(count::current(Tag::Device), small.arena().0);
+    let second = executor(&device, &large, ExecutorOptions::default());
+    // There is no room to grow again until the other job has gone; the job goes on as it is.
+    let refused = first.step(&large, feed(2, &optimizer)).unwrap_err();
+    assert!(matches!(refused, ExecError::Device(DeviceError::OutOfMemory { .. })), "{refused}");
+    first.step(&small, feed(2, &optimizer)).unwrap();
+    drop(second);
+    let last = first.step(&large, feed(3, &optimizer)).unwrap();
+    assert_eq!(common::outputs_of(last), expected.outputs[3]);
+    assert_eq!(first.state().unwrap(), expected.state);
+    assert!(count::peak(Tag::Device) <= capacity.0);
+}
+
+/// Field report C07: four ways to run a chain, one result, and both mechanisms at work in the last.
+#[test]
+fn c07_swap_and_recompute_work_together() {
+    let _turn = turn();
+    let (graph, optimizer) = adam_images();
+    let expected = interpret_steps(&graph, &optimizer, 2);
+    let device = device(2, Emulation { poison: true, ..Emulation::default() });
+    let step = Arc::new(lower(&graph, &*device).unwrap());
+    let free = limits(&device, Bytes::MAX);
+    let ways: [(&str, &dyn Fn(tensile_sched::TensorId) -> Way, bool, bool); 4] = [
+        ("keep", &|_| Way::Keep, false, false),
+        ("swap", &|_| Way::Swap, true, false),
+        ("recompute", &|_| Way::Recompute, false, true),
+        ("both", &mixed, true, true),
+    ];
+    for (name, way, swaps, reruns) in ways {
+        let compiled = common::compile(&step, &common::evict(&step.trace, true, way), &free);
+        let report = &compiled.planned().report;
+        assert_eq!((report.evictions > 0, report.reruns > 0), (swaps, reruns), "{name}: {report:?}");
+        let mut executor = executor(&device, &compiled, ExecutorOptions { profile: true, poison: true });
+        assert_eq!(run_steps(&mut executor, &compiled, &optimizer, 2), expected, "{name}");
+        let stats = executor.stats(&compiled).unwrap();
+        assert_eq!(stats.reruns, 2 * report.reruns as u64);
+        assert_eq!(
+            stats.ops.iter().map(|op| op.count).sum::<u64>(),
+            2 * (step.trace.ops().len() + report.reruns) as u64
+        );
+    }
+}
+
+/// Field report C18: with as much memory as the plain run takes, nothing is swapped or run again.
+#[test]
+fn c18_a_budget_that_fits_costs_nothing() {
+    let _turn = turn();
+    let (graph, _) = adam_images();
+    let device = device(1, Emulation::default());
+    let step = Arc::new(lower(&graph, &*device).unwrap());
+    let free = limits(&device, Bytes::MAX);
+    let plain = NoEviction.plan(&step.trace, &free).unwrap();
+    for budget in [plain.report.arena, Bytes(plain.report.arena.0 * 101 / 100)] {
+        let planned = Tensile::default().plan(&step.trace, &Limits { device: budget, ..free.clone() }).unwrap();
+        assert_eq!((planned.report.evictions, planned.report.reruns), (0, 0));
+        assert_eq!(planned.simulation.step_time, plain.simulation.step_time);
+    }
+}
