@@ -1,5 +1,6 @@
 //! Tensors, ops, graphs, autodiff, devices and the executor of Tensile.
 
+pub mod checkpoint;
 pub mod device;
 pub mod exec;
 pub mod grad;

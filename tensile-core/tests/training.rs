@@ -140,7 +140,7 @@ fn any_order_of_work_gives_the_same_bits() {
 
 /// Swaps some activations and recomputes the others.
 fn mixed(tensor: tensile_sched::TensorId) -> Way {
-    if tensor.index() % 3 == 0 { Way::Swap } else { Way::Recompute }
+    if tensor.index().is_multiple_of(3) { Way::Swap } else { Way::Recompute }
 }
 
 #[test]
@@ -286,7 +286,8 @@ fn c07_swap_and_recompute_work_together() {
     let device = device(2, Emulation { poison: true, ..Emulation::default() });
     let step = Arc::new(lower(&graph, &*device).unwrap());
     let free = limits(&device, Bytes::MAX);
-    let ways: [(&str, &dyn Fn(tensile_sched::TensorId) -> Way, bool, bool); 4] = [
+    type Choice<'a> = &'a dyn Fn(tensile_sched::TensorId) -> Way;
+    let ways: [(&str, Choice<'_>, bool, bool); 4] = [
         ("keep", &|_| Way::Keep, false, false),
         ("swap", &|_| Way::Swap, true, false),
         ("recompute", &|_| Way::Recompute, false, true),

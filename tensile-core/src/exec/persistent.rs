@@ -64,6 +64,14 @@ impl<D: Device> Executor<D> {
         Ok(state)
     }
 
+    /// Drains the lanes and sets persistent tensors by their names, as a checkpoint gives them.
+    ///
+    /// # Errors
+    /// As [`write_persistent`](Self::write_persistent).
+    pub fn write_state(&mut self, state: &[PersistentValue]) -> Result<(), ExecError> {
+        state.iter().try_for_each(|value| self.write_persistent(&value.persistent.name, &value.bytes))
+    }
+
     fn index_of(&self, name: &str) -> Result<usize, ExecError> {
         let found = self.compiled().step().persistents.iter().position(|persistent| persistent.name == name);
         found.ok_or_else(|| ExecError::UnknownPersistent { name: name.to_owned() })

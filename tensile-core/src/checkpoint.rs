@@ -1,0 +1,335 @@
+//! Saving and loading persistent tensors as safetensors files, under their names in the graph.
+//!
+//! A file is written beside its place under another name, brought to the disk, and renamed: whoever reads the path finds the old file or the
+//! new one, whole.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use tensile_sched::Role;
+
+use crate::exec::PersistentValue;
+use crate::graph::Persistent;
+use crate::tensor::{DType, TensorType};
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Parameters and buffers: what is needed to use the model.
+    Model,
+    /// Optimizer state as well: what is needed to train on.
+    Training,
+}
+
+impl Contents {
+    fn has(self, role: Role) -> bool {
+        match self {
+            Contents::Model => matches!(role, Role::Parameter | Role::Buffer),
+            Contents::Training => role.is_persistent(),
+        }
+    }
+}
+
+/// A fault in saving or loading.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The file could not be read.
+    #[error("cannot read '{}': {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file could not be written; what stood there before stands there still.
+    #[error("cannot write '{}': {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a whole safetensors file, or values could not be put into one.
+    #[error("'{}' is not a safetensors file: {detail}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        detail: String,
+    },
+    /// The file is of another model.
+    #[error("'{}' does not fit the model: {mismatch}", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// All differences.
+        mismatch: Mismatch,
+    },
+}
+
+/// How a file differs from what a model needs. Sorted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mismatch {
+    /// In the model, not in the file.
+    pub missing: Vec<String>,
+    /// In the file, not in the model.
+    pub unexpected: Vec<String>,
+    /// In both with different types: name, type in the model, type in the file.
+    pub misshaped: Vec<(String, String, String)>,
+}
+
+impl Mismatch {
+    fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.unexpected.is_empty() && self.misshaped.is_empty()
+    }
+}
+
+impl fmt::Display for Mismatch {
+    /// One line: `missing a, b; unexpected c; of another shape: d is f32[3] in the model and f32[4] in the file`. Long lists are cut, with a count.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        let list = |names: &[String]| {
+            let rest = names.len().saturating_sub(SHOWN);
+            let shown = names[..names.len() - rest].join(", ");
+            if rest > 0 { format!("{shown} and {rest} more") } else { shown }
+        };
+        let shapes: Vec<String> = self
+            .misshaped
+            .iter()
+            .map(|(name, model, file)| format!("{name} is {model} in the model and {file} in the file"))
+            .collect();
+        let parts: Vec<String> =
+            [("missing ", &self.missing), ("unexpected ", &self.unexpected), ("of another shape: ", &shapes)]
+                .into_iter()
+                .filter(|(_, names)| !names.is_empty())
+                .map(|(what, names)| format!("{what}{}", list(names)))
+                .collect();
+        f.write_str(&parts.join("; "))
+    }
+}
+
+fn dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::I32 => Dtype::I32,
+        DType::U8 => Dtype::U8,
+    }
+}
+
+/// As [`TensorType`] shows itself.
+fn shown(view: &TensorView<'_>) -> String {
+    let name = match view.dtype() {
+        Dtype::F32 => "f32".to_owned(),
+        Dtype::I32 => "i32".to_owned(),
+        Dtype::U8 => "u8".to_owned(),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    format!("{name}{:?}", view.shape())
+}
+
+fn fits(ty: &TensorType, view: &TensorView<'_>) -> bool {
+    dtype(ty.dtype) == view.dtype() && ty.dims() == view.shape()
+}
+
+/// Writes values of persistent tensors to a file, with `metadata` as text beside them. Values that `contents` does not have are left out.
+///
+/// # Errors
+/// [`CheckpointError::Write`], [`CheckpointError::Format`].
+pub fn save(
+    path: &Path,
+    state: &[PersistentValue],
+    contents: Contents,
+    metadata: &BTreeMap<String, String>,
+) -> Result<(), CheckpointError> {
+    let format = |error: safetensors::SafeTensorError| CheckpointError::Format {
+        path: path.to_owned(),
+        detail: error.to_string(),
+    };
+    let mut views = Vec::new();
+    for value in state.iter().filter(|value| contents.has(value.persistent.role)) {
+        let ty = &value.persistent.ty;
+        let view = TensorView::new(dtype(ty.dtype), ty.dims().to_vec(), &value.bytes).map_err(format)?;
+        views.push((value.persistent.name.as_str(), view));
+    }
+    let metadata = (!metadata.is_empty()).then(|| metadata.clone().into_iter().collect());
+    let bytes = safetensors::serialize(views, metadata).map_err(format)?;
+    replace(path, &bytes).map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
+}
+
+/// Puts a file in the place of another, or of none, in one step.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let Some(name) = path.file_name() else {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path has no file name"));
+    };
+    let mut temporary_name = std::ffi::OsString::from(".");
+    temporary_name.push(name);
+    temporary_name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(temporary_name);
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let placed = written.and_then(|()| fs::rename(&temporary, path));
+    if placed.is_err() {
+        // It may not even exist; the first error says what matters.
+        let _ = fs::remove_file(&temporary);
+    }
+    placed
+}
+
+/// Reads the values of those of a job's persistent tensors that `contents` has, in their order. Tensors in the file that belong to the job otherwise
+/// are passed over.
+///
+/// # Errors
+/// [`CheckpointError::Mismatch`] with every missing, unexpected and mis-shaped name; [`CheckpointError::Read`]; [`CheckpointError::Format`] (a truncated file, too).
+pub fn load(
+    path: &Path,
+    persistents: &[Persistent],
+    contents: Contents,
+) -> Result<Vec<PersistentValue>, CheckpointError> {
+    let bytes = fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
+    let file = parse(path, &bytes)?;
+    let mut mismatch = Mismatch::default();
+    let mut values = Vec::new();
+    for persistent in persistents.iter().filter(|persistent| contents.has(persistent.role)) {
+        match file.tensor(&persistent.name) {
+            Err(_) => mismatch.missing.push(persistent.name.clone()),
+            Ok(view) if !fits(&persistent.ty, &view) => {
+                mismatch.misshaped.push((persistent.name.clone(), persistent.ty.to_string(), shown(&view)));
+            }
+            Ok(view) => {
+                values.push(PersistentValue { persistent: persistent.clone(), bytes: view.data().to_vec() });
+            }
+        }
+    }
+    let known = |name: &str| persistents.iter().any(|persistent| persistent.name == name);
+    mismatch.unexpected = file.names().into_iter().filter(|name| !known(name)).map(str::to_owned).collect();
+    mismatch.missing.sort();
+    mismatch.unexpected.sort();
+    mismatch.misshaped.sort();
+    if !mismatch.is_empty() {
+        return Err(CheckpointError::Mismatch { path: path.to_owned(), mismatch });
+    }
+    Ok(values)
+}
+
+/// Reads the text that was saved beside the tensors.
+///
+/// # Errors
+/// [`CheckpointError::Read`], [`CheckpointError::Format`].
+pub fn load_metadata(path: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
+    let bytes = fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes)
+        .map_err(|error| CheckpointError::Format { path: path.to_owned(), detail: error.to_string() })?;
+    Ok(metadata.metadata().clone().unwrap_or_default().into_iter().collect())
+}
+
+fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>, CheckpointError> {
+    SafeTensors::deserialize(bytes)
+        .map_err(|error| CheckpointError::Format { path: path.to_owned(), detail: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Init;
+
+    fn persistent(name: &str, role: Role, ty: TensorType) -> Persistent {
+        Persistent { name: name.to_owned(), role, ty, init: Init::Constant(0.0) }
+    }
+
+    fn state() -> Vec<PersistentValue> {
+        let weight = persistent("layer.weight", Role::Parameter, TensorType::f32([2, 3]));
+        let moment = persistent("layer.weight.m", Role::OptimizerState, TensorType::f32([2, 3]));
+        let count = persistent("count", Role::Buffer, TensorType::i32([]));
+        vec![
+            PersistentValue { persistent: weight, bytes: (0..24).collect() },
+            PersistentValue { persistent: moment, bytes: (24..48).collect() },
+            PersistentValue { persistent: count, bytes: vec![7, 0, 0, 0] },
+        ]
+    }
+
+    fn persistents(state: &[PersistentValue]) -> Vec<Persistent> {
+        state.iter().map(|value| value.persistent.clone()).collect()
+    }
+
+    /// A folder of its own, removed at the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("tensile-checkpoint-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = Folder::new("round");
+        let path = folder.0.join("model.safetensors");
+        let state = state();
+        let metadata = BTreeMap::from([("step".to_owned(), "12".to_owned())]);
+        save(&path, &state, Contents::Training, &metadata).unwrap();
+        assert_eq!(load(&path, &persistents(&state), Contents::Training).unwrap(), state);
+        assert_eq!(load_metadata(&path).unwrap(), metadata);
+        // The model alone, from the file with everything and from one of its own.
+        let model = [state[0].clone(), state[2].clone()];
+        assert_eq!(load(&path, &persistents(&state), Contents::Model).unwrap(), model);
+        save(&path, &state, Contents::Model, &BTreeMap::new()).unwrap();
+        assert_eq!(load(&path, &persistents(&state), Contents::Model).unwrap(), model);
+        assert_eq!(load_metadata(&path).unwrap(), BTreeMap::new());
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn all_differences_come_in_one_sentence() {
+        let folder = Folder::new("mismatch");
+        let path = folder.0.join("model.safetensors");
+        save(&path, &state(), Contents::Model, &BTreeMap::new()).unwrap();
+        let wanted = [
+            persistent("layer.weight", Role::Parameter, TensorType::f32([3, 2])),
+            persistent("layer.bias", Role::Parameter, TensorType::f32([3])),
+        ];
+        let error = load(&path, &wanted, Contents::Model).unwrap_err().to_string();
+        let end = "does not fit the model: missing layer.bias; unexpected count; \
+                   of another shape: layer.weight is f32[3, 2] in the model and f32[2, 3] in the file";
+        assert!(error.ends_with(end), "{error}");
+    }
+
+    #[test]
+    fn a_broken_file_is_refused_and_a_failed_save_keeps_the_old_one() {
+        let folder = Folder::new("broken");
+        let path = folder.0.join("model.safetensors");
+        let state = state();
+        save(&path, &state, Contents::Training, &BTreeMap::new()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in [0, 5, 60, whole.len() - 1] {
+            let cut = folder.0.join("cut.safetensors");
+            fs::write(&cut, &whole[..length]).unwrap();
+            let error = load(&cut, &persistents(&state), Contents::Training).unwrap_err();
+            assert!(matches!(error, CheckpointError::Format { .. }), "{length} bytes: {error}");
+        }
+        assert!(matches!(load(&folder.0.join("none"), &[], Contents::Model), Err(CheckpointError::Read { .. })));
+        let nowhere = folder.0.join("no folder").join("model.safetensors");
+        let error = save(&nowhere, &state, Contents::Model, &BTreeMap::new()).unwrap_err();
+        assert!(matches!(error, CheckpointError::Write { .. }), "{error}");
+        // A folder in the place of the file cannot be replaced.
+        let taken = folder.0.join("taken");
+        fs::create_dir_all(taken.join("inside")).unwrap();
+        save(&taken, &state, Contents::Model, &BTreeMap::new()).unwrap_err();
+        assert!(taken.join("inside").is_dir());
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+}
