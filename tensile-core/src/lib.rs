@@ -5,6 +5,7 @@ pub mod device;
 pub mod exec;
 pub mod grad;
 pub mod graph;
+mod kernel;
 pub mod nn;
 pub mod op;
 pub mod optim;

@@ -14,6 +14,8 @@ pub mod avg_pool2d;
 pub mod batch_norm;
 pub mod batch_norm_stats;
 pub(crate) mod broadcast;
+pub mod channel_sum;
+pub mod conv2d;
 pub mod copy;
 pub mod count_correct;
 pub mod div;
@@ -21,6 +23,7 @@ pub mod dropout;
 pub(crate) mod elementwise;
 pub mod fill;
 mod lanes;
+pub mod matmul;
 pub mod max_pool2d;
 pub mod mul;
 pub mod pool;
@@ -161,6 +164,14 @@ ops! {
     BatchNormInference(batch_norm::BatchNormInference),
     /// Step of batch norm's running statistics.
     BatchNormStats(batch_norm_stats::BatchNormStats),
+    /// Sum over everything but the channels.
+    ChannelSum(channel_sum::ChannelSum),
+    /// Convolution.
+    Conv2d(conv2d::Conv2d),
+    /// Gradient of a convolution by its input.
+    Conv2dInputGrad(conv2d::Conv2dInputGrad),
+    /// Gradient of a convolution by its weight.
+    Conv2dWeightGrad(conv2d::Conv2dWeightGrad),
     /// The same tensor in other bytes.
     Copy(copy::Copy),
     /// How many rows are largest at their label.
@@ -181,6 +192,8 @@ ops! {
     Mul(mul::Mul),
     /// Sums or means over some dimensions.
     ReduceSum(reduce_sum::ReduceSum),
+    /// Matrix product.
+    MatMul(matmul::MatMul),
     /// Elementwise max(x, 0).
     Relu(relu::Relu),
     /// Gradient of [`Op::Relu`].

@@ -1,0 +1,38 @@
+//! Tiles of up to 4 × 16 in plain Rust, for processors without known vector instructions.
+
+use super::PACKED_ROW;
+
+/// Most rows of a tile.
+pub(crate) const ROWS: usize = 4;
+/// Columns of a tile.
+pub(crate) const COLUMNS: usize = 16;
+
+/// See [`Isa::tile`](crate::kernel::isa::Isa::tile). Multiplies and adds apart: a fused multiply-add without an instruction for it is a slow call.
+pub(crate) fn tile(rows: usize, depth: usize, a: &[f32], b: &[f32], acc: &mut [f32]) {
+    match rows {
+        1 => tile_of::<1>(depth, a, b, acc),
+        2 => tile_of::<2>(depth, a, b, acc),
+        3 => tile_of::<3>(depth, a, b, acc),
+        4 => tile_of::<4>(depth, a, b, acc),
+        _ => unreachable!("tiles have 1 to 4 rows"),
+    }
+}
+
+fn tile_of<const R: usize>(depth: usize, a: &[f32], b: &[f32], acc: &mut [f32]) {
+    const HALF: usize = COLUMNS / 2; // eight columns of four rows fit into 16 registers of four lanes
+    for half in 0..2 {
+        let mut sums = [[0.0f32; HALF]; R];
+        for (l, b) in b.chunks_exact(COLUMNS).take(depth).enumerate() {
+            let b: &[f32; HALF] = b[half * HALF..][..HALF].try_into().expect("half a row");
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let a = a[i * PACKED_ROW + l];
+                for (sum, b) in sum.iter_mut().zip(b) {
+                    *sum += a * b;
+                }
+            }
+        }
+        for (i, sum) in sums.iter().enumerate() {
+            acc[i * COLUMNS + half * HALF..][..HALF].copy_from_slice(sum);
+        }
+    }
+}

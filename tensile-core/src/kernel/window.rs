@@ -1,0 +1,305 @@
+//! Patches of images as a matrix that is never formed.
+//!
+//! A convolution is a product with the matrix that has a row for each channel and tap (kernel position) and a column for each output pixel of each image, and
+//! holds the input pixel that the tap meets there, or zero outside the image. [`Window`] reads blocks of it straight from the images.
+//!
+//! One of the modules with `unsafe` code: masked vector loads near the edges of images.
+
+use std::ops::Range;
+
+use super::gemm::{Along, Source};
+use super::isa::Isa;
+
+/// The matrix of patches. Row channel·taps + tap, column (image, y, x) in order; taps are in row-major order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window<'a> {
+    /// Images from the first channel that is used.
+    pub(crate) data: &'a [f32],
+    /// Floats from one image to the next and from one channel to the next.
+    pub(crate) steps: [usize; 2],
+    /// Height and width of the images.
+    pub(crate) size: [usize; 2],
+    /// Height and width of the grid of columns.
+    pub(crate) grid: [usize; 2],
+    /// Pixels between neighbours of that grid.
+    pub(crate) stride: [usize; 2],
+    /// Rows and columns of taps.
+    pub(crate) taps: [usize; 2],
+    /// Where the first tap of the grid's first pixel is; may be outside.
+    pub(crate) first: [isize; 2],
+    /// Pixels from one tap to the next; may be negative.
+    pub(crate) tap_step: [isize; 2],
+    /// What rows of this matrix run along.
+    pub(crate) along: Along,
+}
+
+/// Grid pixels of one grid row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Segment {
+    /// First column, counted from the first one of the block.
+    lane: usize,
+    len: usize,
+    image: usize,
+    y: usize,
+    x: usize,
+}
+
+impl Window<'_> {
+    fn n_taps(&self) -> usize {
+        self.taps[0] * self.taps[1]
+    }
+
+    /// Row of the image that a tap meets at grid row `y`, if there is one.
+    fn image_row(&self, tap: usize, y: usize) -> Option<usize> {
+        let row = (y * self.stride[0]) as isize + self.first[0] + (tap / self.taps[1]) as isize * self.tap_step[0];
+        (row >= 0 && row < self.size[0] as isize).then_some(row as usize)
+    }
+
+    /// Column of the image that a tap meets at grid column 0.
+    fn shift(&self, tap: usize) -> isize {
+        self.first[1] + (tap % self.taps[1]) as isize * self.tap_step[1]
+    }
+
+    /// Grid columns at which a tap with this shift meets the image.
+    fn inside(&self, shift: isize) -> Range<usize> {
+        let stride = self.stride[1];
+        let start = if shift < 0 { shift.unsigned_abs().div_ceil(stride) } else { 0 };
+        let end = (self.size[1] as isize - shift).max(0) as usize;
+        start..end.div_ceil(stride).min(self.grid[1]).max(start)
+    }
+
+    /// Calls `each` for the segments of some columns.
+    #[inline(always)]
+    fn segments(&self, columns: Range<usize>, mut each: impl FnMut(Segment)) {
+        let [height, width] = self.grid;
+        let (mut row, mut x) = (columns.start / width, columns.start % width);
+        let (mut image, mut y) = (row / height, row % height);
+        let mut column = columns.start;
+        while column < columns.end {
+            let len = (width - x).min(columns.end - column);
+            each(Segment { lane: column - columns.start, len, image, y, x });
+            column += len;
+            (row, x) = (row + 1, 0);
+            y += 1;
+            if y == height {
+                (image, y) = (row / height, 0);
+            }
+        }
+    }
+
+    /// Channels for which a tap is among some rows.
+    fn channels(&self, tap: usize, rows: &Range<usize>) -> Range<usize> {
+        let n_taps = self.n_taps();
+        let from = |row: usize| row.saturating_sub(tap).div_ceil(n_taps);
+        from(rows.start)..from(rows.end)
+    }
+
+    /// [`Source::read`] in plain Rust.
+    fn read_portable(&self, rows: Range<usize>, columns: Range<usize>, to: &mut [f32], stride: usize) {
+        self.segments(columns, |segment| {
+            for tap in 0..self.n_taps() {
+                let shift = self.shift(tap);
+                let inside = self.inside(shift);
+                let last = segment.x + segment.len;
+                let (start, end) = (inside.start.clamp(segment.x, last), inside.end.clamp(segment.x, last));
+                let image_row = self.image_row(tap, segment.y).filter(|_| start < end);
+                for channel in self.channels(tap, &rows) {
+                    let to = &mut to[(channel * self.n_taps() + tap - rows.start) * stride + segment.lane..];
+                    let to = &mut to[..segment.len];
+                    let Some(image_row) = image_row else {
+                        to.fill(0.0);
+                        continue;
+                    };
+                    let row = segment.image * self.steps[0] + channel * self.steps[1] + image_row * self.size[1];
+                    let from = &self.data[row + (start * self.stride[1]).wrapping_add_signed(shift)..];
+                    to[..start - segment.x].fill(0.0);
+                    to[end - segment.x..].fill(0.0);
+                    let to = &mut to[start - segment.x..end - segment.x];
+                    if self.stride[1] == 1 {
+                        to.copy_from_slice(&from[..to.len()]);
+                    } else {
+                        to.iter_mut().zip(from.iter().step_by(self.stride[1])).for_each(|(to, from)| *to = *from);
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl Source for Window<'_> {
+    fn along(&self) -> Along {
+        self.along
+    }
+
+    fn read(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, to: &mut [f32], stride: usize) {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86::read(self, rows, columns, to, stride),
+            _ => self.read_portable(rows, columns, to, stride),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::ops::Range;
+
+    use super::{Segment, Window};
+    use crate::kernel::gemm::avx512::low_mask;
+
+    /// Columns at a time.
+    const LANES: usize = 16;
+
+    /// What to load for one tap and one segment: lanes, and where lane 0 would be in channel 0.
+    #[derive(Clone, Copy, Default)]
+    struct Load {
+        mask: u16,
+        start: isize,
+    }
+
+    /// [`Source::read`](crate::kernel::gemm::Source::read) with AVX-512, which the caller has found.
+    pub(super) fn read(window: &Window<'_>, rows: Range<usize>, columns: Range<usize>, to: &mut [f32], stride: usize) {
+        if rows.is_empty() || columns.is_empty() {
+            return;
+        }
+        let [height, width] = window.grid;
+        let last_image = (columns.end - 1) / (height * width);
+        let last_channel = (rows.end - 1) / window.n_taps();
+        let image = window.size[0] * window.size[1];
+        let end = last_image * window.steps[0] + last_channel * window.steps[1] + image;
+        assert!(window.data.len() >= end, "images end at {}, not {end}", window.data.len());
+        assert!(to.len() >= (rows.len() - 1) * stride + columns.len(), "target is too short");
+        // SAFETY: the processor has AVX-512; every image and channel in use lies within `data`, every row within `to`.
+        unsafe { read_unchecked(window, rows, columns, to.as_mut_ptr(), stride) }
+    }
+
+    /// Reads 16 columns at a time: works out once for each tap which lanes meet the image and where, then goes through the channels.
+    ///
+    /// # Safety
+    /// The processor must have AVX-512F; the images and channels of the block must lie within the window's data; `to` must be valid for the block.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn read_unchecked(
+        window: &Window<'_>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        to: *mut f32,
+        stride: usize,
+    ) {
+        /// Kernel columns whose ranges are kept.
+        const KEPT: usize = 16;
+        let n_taps = window.n_taps();
+        let mut inside: [Range<usize>; KEPT] = [const { 0..0 }; KEPT];
+        for (tap, inside) in inside.iter_mut().enumerate().take(window.taps[1]) {
+            *inside = window.inside(window.shift(tap));
+        }
+        let data = window.data.as_ptr();
+        let mut first = columns.start;
+        while first < columns.end {
+            let lanes = (columns.end - first).min(LANES);
+            let lane_mask = low_mask(lanes);
+            let mut segments = [Segment::default(); LANES];
+            let mut n_segments = 0;
+            window.segments(first..first + lanes, |segment| {
+                segments[n_segments] = segment;
+                n_segments += 1;
+            });
+            for tap in 0..n_taps {
+                let shift = window.shift(tap);
+                let inside = match inside.get(tap % window.taps[1]) {
+                    Some(inside) => inside.clone(),
+                    None => window.inside(shift),
+                };
+                let mut loads = [Load::default(); LANES];
+                let mut n_loads = 0;
+                for segment in &segments[..n_segments] {
+                    let Some(image_row) = window.image_row(tap, segment.y) else { continue };
+                    let (start, end) = (inside.start.max(segment.x), inside.end.min(segment.x + segment.len));
+                    if start >= end {
+                        continue;
+                    }
+                    let lane = segment.lane + start - segment.x;
+                    let column = (start * window.stride[1]) as isize + shift - (lane * window.stride[1]) as isize;
+                    let row = segment.image * window.steps[0] + image_row * window.size[1];
+                    loads[n_loads] = Load { mask: low_mask(end - start) << lane, start: row as isize + column };
+                    n_loads += 1;
+                }
+                let loads = &loads[..n_loads];
+                for channel in window.channels(tap, &rows) {
+                    let from = data.wrapping_add(channel * window.steps[1]);
+                    // SAFETY: each lane's mask is set only if its pixel is in the image; the row and lanes are in the target.
+                    unsafe {
+                        let pixels = match window.stride[1] {
+                            1 => gather_1(from, loads),
+                            2 => gather_2(from, loads),
+                            step => gather(from, loads, step),
+                        };
+                        let to = to.add((channel * n_taps + tap - rows.start) * stride + (first - columns.start));
+                        _mm512_mask_storeu_ps(to, lane_mask, pixels);
+                    }
+                }
+            }
+            first += lanes;
+        }
+    }
+
+    /// Neighbouring pixels. Lanes without a load are zero.
+    ///
+    /// # Safety
+    /// Pixel `start + lane` of each lane in a load's mask must be valid.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn gather_1(from: *const f32, loads: &[Load]) -> __m512 {
+        let mut pixels = _mm512_setzero_ps();
+        for load in loads {
+            // SAFETY: only lanes in the mask are read.
+            pixels = unsafe { _mm512_mask_loadu_ps(pixels, load.mask, from.wrapping_offset(load.start)) };
+        }
+        pixels
+    }
+
+    /// Every other pixel, from two neighbouring vectors.
+    ///
+    /// # Safety
+    /// Pixel `start + 2·lane` of each lane in a load's mask must be valid.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn gather_2(from: *const f32, loads: &[Load]) -> __m512 {
+        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        let (mut low, mut high) = (_mm512_setzero_ps(), _mm512_setzero_ps());
+        for load in loads {
+            let from = from.wrapping_offset(load.start);
+            // SAFETY: bit 2i of a spread mask is bit i of the mask, so only pixels of lanes in the mask are read.
+            unsafe {
+                low = _mm512_mask_loadu_ps(low, spread(load.mask & 0xFF), from);
+                high = _mm512_mask_loadu_ps(high, spread(load.mask >> 8), from.wrapping_add(16));
+            }
+        }
+        _mm512_permutex2var_ps(low, even, high)
+    }
+
+    /// Bit i of a byte to bit 2i.
+    fn spread(byte: u16) -> u16 {
+        let nibbles = (byte | byte << 4) & 0x0F0F;
+        let pairs = (nibbles | nibbles << 2) & 0x3333;
+        (pairs | pairs << 1) & 0x5555
+    }
+
+    /// Pixels any distance apart.
+    ///
+    /// # Safety
+    /// Pixel `start + step·lane` of each lane in a load's mask must be valid.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn gather(from: *const f32, loads: &[Load], step: usize) -> __m512 {
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step as i32));
+        let mut pixels = _mm512_setzero_ps();
+        for load in loads {
+            let from = from.wrapping_offset(load.start);
+            // SAFETY: only lanes in the mask are read.
+            pixels = unsafe { _mm512_mask_i32gather_ps::<4>(pixels, load.mask, offsets, from.cast()) };
+        }
+        pixels
+    }
+}
