@@ -21,6 +21,7 @@ pub mod simulate;
 #[cfg(feature = "proptest")]
 pub mod strategy;
 pub mod sync;
+pub mod text;
 pub mod trace;
 pub mod verify;
 
