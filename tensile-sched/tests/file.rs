@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tensile_sched::strategy::{Sizes, traces};
-use tensile_sched::{Bytes, FileError, InPlace, Nanos, OpId, Role, TensorId, Trace, read_trace, write_trace};
+use tensile_sched::{
+    Bytes, FileError, InPlace, Limits, Liveness, Nanos, OpId, Role, TensorId, Trace, floor, read_trace, write_trace,
+};
 
 /// A small step in the neutral form: forward, in-place activation, gradient, update, and the updated weight read again.
 fn neutral() -> Value {
@@ -284,6 +286,17 @@ fn recorded() -> Option<PathBuf> {
     None
 }
 
+/// The peak as the table counts it: as [`Liveness::usage`], but inputs are there from the start.
+fn sequential_peak(trace: &Trace, limits: &Limits) -> u64 {
+    let live = Liveness::new(trace);
+    let to_come = |op: usize| -> u64 {
+        let inputs = trace.tensor_ids().filter(|&id| trace.tensor(id).role == Role::Input);
+        let later = inputs.filter(|&id| live.first_use(id).is_some_and(|first| first.index() > op));
+        later.map(|id| trace.tensor(id).bytes.0).sum()
+    };
+    live.usage(trace, limits).iter().enumerate().map(|(op, bytes)| bytes.0 + to_come(op)).max().unwrap_or(0)
+}
+
 #[test]
 fn recorded_traces_are_read_with_the_figures_of_their_table() {
     let Some(folder) = recorded() else { return };
@@ -309,6 +322,11 @@ fn recorded_traces_are_read_with_the_figures_of_their_table() {
         let persistent = trace.tensors().iter().filter(|tensor| tensor.role.is_persistent());
         assert_eq!(trace.ops().len() as u64, figure(5), "{name}: ops");
         assert_eq!(persistent.map(|tensor| tensor.bytes.0).sum::<u64>(), figure(9), "{name}: parameter bytes");
+        let exact = Limits { alignment: Bytes(1), ..Limits::unlimited() };
+        assert_eq!(sequential_peak(&trace, &exact), figure(10), "{name}: sequential peak");
+        let kept = trace.tensors().iter().filter(|tensor| tensor.keep).map(|tensor| tensor.bytes.0).sum::<u64>();
+        // What must be on the device at the end can be more than any op needs.
+        assert_eq!(floor(&trace, &exact).unwrap().bytes.0, figure(12).max(kept), "{name}: floor");
     }
     assert_eq!(with_figures, 20);
 }
