@@ -26,18 +26,26 @@ pub(super) struct Effort {
     round_slack: u64,
     /// Most rounds of improvement.
     n_rounds: usize,
+    /// Blocks with more neighbours are placed by a scan.
+    most_neighbours: usize,
 }
 
 impl Effort {
     /// For the device, where every byte counts.
     pub(super) fn device(limit: Bytes) -> Self {
-        Self { limit: limit.0, order_slack: u64::MAX, round_slack: 512, n_rounds: MOST_ROUNDS }
+        Self {
+            limit: limit.0,
+            order_slack: u64::MAX,
+            round_slack: 512,
+            n_rounds: MOST_ROUNDS,
+            most_neighbours: MOST_NEIGHBOURS,
+        }
     }
 
     /// For the host, where a few per cent do not matter unless there is a limit.
     pub(super) fn host(limit: Bytes) -> Self {
         let n_rounds = if limit == Bytes::MAX { 0 } else { MOST_ROUNDS };
-        Self { limit: limit.0, order_slack: 32, round_slack: 32, n_rounds }
+        Self { limit: limit.0, order_slack: 32, round_slack: 32, n_rounds, most_neighbours: MOST_NEIGHBOURS }
     }
 
     /// The arena at which the search stops.
@@ -68,8 +76,14 @@ pub(super) struct Packed {
 pub(super) fn pack(blocks: &[Block], n_positions: u32, effort: Effort) -> Result<Packed, (usize, usize)> {
     let ground = Ground::new(blocks, n_positions)?;
     let bound = ground.bound(blocks, n_positions);
-    let mut search =
-        Search { blocks, ground, neighbours: Neighbours::of(blocks), visits: 0, best: None, order: vec![] };
+    let mut search = Search {
+        blocks,
+        ground,
+        neighbours: Neighbours::of(blocks, effort.most_neighbours),
+        visits: 0,
+        best: None,
+        order: vec![],
+    };
     for rule in [Rule::Area, Rule::Size, Rule::Lifetime, Rule::PeakFirst, Rule::Start] {
         search.attempt(&rule.order(blocks, &search.ground, n_positions));
         if search.arena() <= effort.goal(bound, effort.order_slack) || search.visits > MOST_VISITS {
@@ -246,7 +260,7 @@ struct Neighbours {
 
 impl Neighbours {
     /// Follows the pieces in order of their starts, with the set of those alive.
-    fn of(blocks: &[Block]) -> Self {
+    fn of(blocks: &[Block], most: usize) -> Self {
         let mut pieces: Vec<(Piece, u32)> = blocks
             .iter()
             .enumerate()
@@ -258,13 +272,10 @@ impl Neighbours {
         let mut alive: Vec<(u32, u32)> = Vec::new();
         for (place, &(piece, index)) in pieces.iter().enumerate() {
             alive.retain(|&(end, _)| end > piece.start);
-            let n_later = pieces[place + 1..]
-                .iter()
-                .take(MOST_NEIGHBOURS + 1)
-                .take_while(|(later, _)| later.start < piece.end)
-                .count();
+            let n_later =
+                pieces[place + 1..].iter().take(most + 1).take_while(|(later, _)| later.start < piece.end).count();
             let is_circular = !blocks[index as usize].pieces[1].is_empty();
-            if alive.len() + n_later <= MOST_NEIGHBOURS && !is_circular {
+            if alive.len() + n_later <= most && !is_circular {
                 let start = found.list.len() as u32;
                 found.list.extend(alive.iter().map(|&(_, other)| other));
                 found.list.extend(pieces[place + 1..][..n_later].iter().map(|&(_, other)| other));
@@ -434,5 +445,86 @@ impl Search<'_> {
                 None => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks drawn from an LCG: most short, some circular.
+    fn random_blocks(seed: u64, n_blocks: u32, n_positions: u32) -> Vec<Block> {
+        let mut state = seed;
+        let mut below = move |n: u32| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u32 % n
+        };
+        (0..n_blocks)
+            .map(|_| {
+                let start = below(n_positions - 1);
+                let longest = if below(4) == 0 { n_positions } else { 8 };
+                let end = (start + 1 + below(longest)).min(n_positions);
+                let is_circular = below(20) == 0 && start > 0;
+                let pieces = if is_circular {
+                    [Piece { start, end: n_positions }, Piece { start: 0, end: below(start) }]
+                } else {
+                    [Piece { start, end }, Piece::default()]
+                };
+                Block { bytes: 1 + u64::from(below(50)), pieces, fixed: None }
+            })
+            .collect()
+    }
+
+    fn assert_apart(blocks: &[Block], packed: &Packed) {
+        for (first, a) in blocks.iter().enumerate() {
+            assert!(packed.addresses[first] + a.bytes <= packed.arena);
+            for (second, b) in blocks.iter().enumerate().skip(first + 1) {
+                let meet = a.pieces.iter().any(|p| b.pieces.iter().any(|q| p.start.max(q.start) < p.end.min(q.end)));
+                let (at, other) = (packed.addresses[first], packed.addresses[second]);
+                assert!(
+                    !meet || at + a.bytes <= other || other + b.bytes <= at,
+                    "{a:?} at {at} meets {b:?} at {other}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_and_scans_give_the_same_layout() {
+        for seed in 0..30 {
+            let blocks = random_blocks(seed, 120, 80);
+            let with = |most_neighbours| {
+                let effort = Effort { most_neighbours, n_rounds: 5, ..Effort::device(Bytes::MAX) };
+                pack(&blocks, 80, effort).unwrap()
+            };
+            let (scan, mixed, neighbours) = (with(0), with(20), with(usize::MAX - 1));
+            assert_apart(&blocks, &scan);
+            assert_eq!(scan.addresses, mixed.addresses);
+            assert_eq!(scan.addresses, neighbours.addresses);
+        }
+    }
+
+    #[test]
+    fn improvement_helps_and_stops_at_the_limit() {
+        let blocks = random_blocks(7, 200, 60);
+        let with = |n_rounds, limit| pack(&blocks, 60, Effort { n_rounds, ..Effort::device(Bytes(limit)) }).unwrap();
+        let (rough, fine) = (with(0, u64::MAX), with(400, u64::MAX));
+        assert_apart(&blocks, &fine);
+        assert!(fine.arena < rough.arena, "{} and {}", fine.arena, rough.arena);
+        let bound = profile(&blocks, 60).into_iter().max().unwrap();
+        assert!(fine.arena >= bound && fine.arena <= bound + bound / 10, "{} for {bound}", fine.arena);
+        let enough = with(400, rough.arena);
+        assert!(enough.arena <= rough.arena && enough.arena >= fine.arena);
+    }
+
+    #[test]
+    fn given_blocks_stay_and_collisions_are_found() {
+        let whole = |bytes, fixed| Block { bytes, pieces: [Piece { start: 0, end: 4 }, Piece::default()], fixed };
+        let blocks = [whole(10, Some(20)), whole(10, Some(0)), whole(5, None), whole(20, None)];
+        let packed = pack(&blocks, 4, Effort::device(Bytes::MAX)).unwrap();
+        assert_eq!(packed.addresses, [20, 0, 10, 30]);
+        assert_eq!(packed.arena, 50);
+        let colliding = [whole(10, Some(5)), whole(10, Some(0))];
+        assert_eq!(pack(&colliding, 4, Effort::device(Bytes::MAX)).unwrap_err(), (1, 0));
     }
 }
