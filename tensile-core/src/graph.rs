@@ -4,6 +4,8 @@
 //! checked while it is built. [`Graph::grad`](crate::grad) adds the backward pass, optimizers add their updates; then
 //! [`lower`](crate::exec::lower) turns the whole step into a trace for the planner and calls for the device.
 
+use std::fmt;
+
 use petgraph::graph::{DiGraph, NodeIndex};
 use tensile_sched::Role;
 
@@ -425,7 +427,7 @@ impl Graph {
 
     /// Number of ops.
     pub fn n_ops(&self) -> usize {
-        self.dag.node_weights().filter(|node| matches!(node, Node::Op(_))).count()
+        self.ops().count()
     }
 
     pub(crate) fn n_values(&self) -> usize {
@@ -467,5 +469,86 @@ impl Graph {
         let result = build(self);
         self.scope = outer;
         result
+    }
+}
+
+/// A tensor that stays alive for the backward pass; see [`Graph::saved`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Label of the op that makes it (with the output's number if it has several), or name of the input.
+    pub label: String,
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// Whether it is an input of the step.
+    pub is_input: bool,
+}
+
+impl Graph {
+    /// Inputs and results of forward ops that backward ops read, in the order in which they arise; views count as what they view.
+    pub fn saved(&self) -> Vec<Saved> {
+        let mut read = vec![false; self.n_values()];
+        for op in self.ops().filter(|op| op.phase == Phase::Backward) {
+            for &input in &op.inputs {
+                read[self.storage(input).index()] = true;
+            }
+        }
+        let mut saved = Vec::new();
+        for (name, value) in self.inputs() {
+            if read[value.index()] {
+                saved.push(Saved { label: name.to_owned(), ty: self.ty(value).clone(), is_input: true });
+            }
+        }
+        for op in self.ops().filter(|op| op.phase == Phase::Forward) {
+            for (index, &value) in op.outputs.iter().enumerate().filter(|(_, value)| read[value.index()]) {
+                let several = op.outputs.len() > 1;
+                let label = if several { format!("{}.{index}", op.label) } else { op.label.clone() };
+                saved.push(Saved { label, ty: self.ty(value).clone(), is_input: false });
+            }
+        }
+        saved
+    }
+
+    /// All ops in order.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &OpNode> {
+        self.dag.node_weights().filter_map(|node| match node {
+            Node::Op(op) => Some(op),
+            Node::Persistent | Node::Input | Node::View(_) => None,
+        })
+    }
+}
+
+impl fmt::Display for Graph {
+    /// One line for each op, in order: `%7 f32[8, 10] = matmul(%5, fc.weight, fc.bias)  # fc.matmul`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<Option<&str>> = vec![None; self.n_values()];
+        for (persistent, value) in self.persistents() {
+            names[value.index()] = Some(&persistent.name);
+        }
+        for (name, value) in self.inputs() {
+            names[value.index()] = Some(name);
+        }
+        let name = |value: Value| names[value.index()].map_or_else(|| format!("%{}", value.0), str::to_owned);
+        let list = |values: &[Value], each: &dyn Fn(Value) -> String| {
+            values.iter().map(|&value| each(value)).collect::<Vec<_>>().join(", ")
+        };
+        for node in self.dag.node_indices() {
+            match &self.dag[node] {
+                Node::Persistent | Node::Input => {}
+                Node::View(of) => {
+                    let view = self.view_value(node);
+                    writeln!(f, "{} {} = view({})", name(view), self.ty(view), name(*of))?;
+                }
+                Node::Op(op) => {
+                    let outputs = list(&op.outputs, &|value| format!("{} {}", name(value), self.ty(value)));
+                    let equals = if op.outputs.is_empty() { "" } else { " = " };
+                    let inputs = list(&op.inputs, &name);
+                    writeln!(f, "{outputs}{equals}{}({inputs})  # {}", op.op.def().name(), op.label)?;
+                }
+            }
+        }
+        for (output, value) in self.outputs() {
+            writeln!(f, "{output} = {}", name(value))?;
+        }
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::device::host::{HostArg, HostCall};
 use crate::grad::GradCall;
-use crate::graph::{Graph, GraphError, Node, OpNode, Value};
+use crate::graph::{Graph, GraphError, OpNode, Value};
 use crate::nn::init_value;
 use crate::op::{Op, OpDef, OpError};
 use crate::tensor::{DType, TensorType};
@@ -126,14 +126,7 @@ impl Interpreter {
             assert_eq!(bytes.len(), persistent.ty.bytes(), "'{}' is {}", persistent.name, persistent.ty);
             buffers[value.index()] = Some(Buffer::from_bytes(&bytes));
         }
-        let ops: Vec<&OpNode> = graph
-            .dag()
-            .node_weights()
-            .filter_map(|node| match node {
-                Node::Op(op) => Some(op),
-                _ => None,
-            })
-            .collect();
+        let ops: Vec<&OpNode> = graph.ops().collect();
         // Position of the last op that reads each storage; outputs of the graph and persistent tensors are never given away.
         let mut last_use: Vec<usize> = vec![0; graph.n_values()];
         for (position, op) in ops.iter().enumerate() {

@@ -3,6 +3,7 @@
 //! Tolerances are bounds on |a − b| / (1 + |b|), stated with each case.
 
 use serde_json::Value as Json;
+use tensile_core::op::conv2d::Conv2d;
 use tensile_core::op::pool::Pool2d;
 use tensile_core::optim::{Optimizer, Rule, SCALARS};
 use tensile_core::testing::{self, Interpreter, float_bytes, int_bytes, largest_difference, values};
@@ -162,4 +163,29 @@ fn broadcasting() {
 fn reductions() {
     check("reduce_sum_axis1", TIGHT, plain, |graph, x| graph.sum(x[0], &[1]));
     check("reduce_mean_all", TIGHT, plain, |graph, x| graph.mean(x[0], &[0, 1, 2]));
+}
+
+#[test]
+fn conv2d() {
+    let conv = |stride, padding, dilation, groups| Conv2d { stride, padding, dilation, groups };
+    for (name, conv) in [
+        ("conv2d_3x3_s1_p1", conv([1, 1], [1, 1], [1, 1], 1)),
+        ("conv2d_3x3_s2_p0", conv([2, 2], [0, 0], [1, 1], 1)),
+        ("conv2d_1x7_p03", conv([1, 1], [0, 3], [1, 1], 1)),
+        ("conv2d_7x7_s2_p3", conv([2, 2], [3, 3], [1, 1], 1)),
+        ("conv2d_1x1_s2", conv([2, 2], [0, 0], [1, 1], 1)),
+        ("conv2d_dilation2", conv([1, 1], [2, 2], [2, 2], 1)),
+        ("conv2d_groups2", conv([1, 1], [1, 1], [1, 1], 2)),
+        ("conv2d_depthwise", conv([1, 1], [1, 1], [1, 1], 4)),
+    ] {
+        check(name, 5e-6, plain, |graph, x| graph.conv2d(x[0], x[1], x.get(2).copied(), conv.clone()));
+    }
+}
+
+#[test]
+fn matmul() {
+    check("linear", TIGHT, plain, |graph, x| graph.linear(x[0], x[1], Some(x[2])));
+    check("matmul_batched", TIGHT, plain, |graph, x| graph.matmul(x[0], x[1], false, false));
+    check("matmul_batched_transposed", TIGHT, plain, |graph, x| graph.matmul(x[0], x[1], false, true));
+    check("matmul_broadcast", TIGHT, plain, |graph, x| graph.matmul(x[0], x[1], false, false));
 }
