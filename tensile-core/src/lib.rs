@@ -1,6 +1,8 @@
 //! Tensors, ops, graphs, autodiff, devices and the executor of Tensile.
 
 pub mod checkpoint;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod device;
 pub mod exec;
 pub mod grad;
@@ -14,7 +16,7 @@ pub mod tensor;
 #[cfg(any(test, feature = "conformance"))]
 pub mod testing;
 
-pub use device::{Device, DeviceError, DeviceInfo, Lane, Region};
+pub use device::{Arg, Device, DeviceError, DeviceInfo, Lane, OpCall, Region};
 pub use graph::{Graph, GraphError, Init, Persistent, Phase, Value};
 pub use op::{Cost, Op, OpDef, OpError};
 pub use tensor::{DType, Shape, TensorType};

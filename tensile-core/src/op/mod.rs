@@ -133,6 +133,17 @@ macro_rules! ops {
         }
 
         impl Op {
+            /// Names of all variants but `Custom`.
+            pub const KINDS: &[&str] = &[$(stringify!($name)),*];
+
+            /// Name of the variant.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Op::$name(_) => stringify!($name),)*
+                    Op::Custom(_) => "Custom",
+                }
+            }
+
             /// What the op is.
             pub fn def(&self) -> &dyn OpDef {
                 match self {
