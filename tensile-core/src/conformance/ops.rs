@@ -107,7 +107,8 @@ fn repeat_step<D: Device>(device: &D, case: &Case, step: &Step) {
     }
     for region in bench.home.iter().chain(&bench.spare) {
         let end = region.end();
-        let gap = Region { offset: end, bytes: end.next_multiple_of(device.info().alignment) - end };
+        let unit = device.info().alignment;
+        let gap = Region { offset: end, bytes: end.next_multiple_of(unit) + unit - end };
         let intact = read(device, &bench.arena, gap).iter().all(|&byte| byte == 0xff);
         assert!(intact, "{}: bytes behind a tensor were written", case.name);
     }

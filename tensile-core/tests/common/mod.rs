@@ -13,7 +13,7 @@ use tensile_core::{Graph, GraphError, Init, TensorType};
 use tensile_sched::layout::layout;
 use tensile_sched::simulate::simulate;
 use tensile_sched::sync::sync;
-use tensile_sched::{Bytes, Instr, Limits, OpId, Planned, Program, Role, TensorId, Trace};
+use tensile_sched::{Bytes, InPlace, Instr, Limits, OpId, Planned, Program, Role, TensorId, Trace};
 
 /// Seed of all first values.
 pub(crate) const SEED: u64 = 7;
@@ -47,6 +47,7 @@ pub(crate) fn feed(iteration: u64, optimizer: &Optimizer) -> impl FnMut(&Named, 
         let n = input.ty.numel();
         let filled = match input.name.as_str() {
             SCALARS => float_bytes(&optimizer.scalars(iteration, 0.05)),
+            "random" => int_bytes(&[SEED as i32, 0, iteration as i32, 0]),
             "labels" => int_bytes(&(0..n as i32).map(|i| (i * 3 + iteration as i32) % 4).collect::<Vec<_>>()),
             _ => float_bytes(&values(n, 1000 + iteration)),
         };
@@ -129,6 +130,7 @@ pub(crate) fn evict(trace: &Trace, persistent_stay: bool, way: impl Fn(TensorId)
         last: last_uses(trace),
         ways: ids(trace).map(|(tensor, role)| way_of(trace, tensor, role, persistent_stay, &way)).collect(),
         resident: ids(trace).map(|(_, role)| persistent_stay && role.is_persistent()).collect(),
+        pinned: Vec::new(),
         host_valid: ids(trace)
             .map(|(_, role)| role == Role::Input || !persistent_stay && role.is_persistent())
             .collect(),
@@ -149,16 +151,12 @@ pub(crate) fn evict(trace: &Trace, persistent_stay: bool, way: impl Fn(TensorId)
 /// Only activations of replayable ops can be recomputed: what else the ops of a rerun need stays, or is on the host.
 fn way_of(trace: &Trace, tensor: TensorId, role: Role, persistent_stay: bool, way: &impl Fn(TensorId) -> Way) -> Way {
     let replayable = trace.ops().iter().any(|op| op.writes.contains(&tensor) && op.replayable);
+    if role.is_persistent() {
+        return if persistent_stay { Way::Keep } else { Way::Swap };
+    }
     match (role, way(tensor)) {
         (Role::Activation, Way::Recompute) if replayable => Way::Recompute,
-        (_, Way::Recompute) if !role.is_persistent() => Way::Keep,
-        (_, way) if role.is_persistent() => {
-            if persistent_stay {
-                Way::Keep
-            } else {
-                way
-            }
-        }
+        (_, Way::Recompute) => Way::Keep,
         (_, way) => way,
     }
 }
@@ -168,6 +166,8 @@ struct Writer<'a> {
     last: Vec<Option<OpId>>,
     ways: Vec<Way>,
     resident: Vec<bool>,
+    /// Tensors that ops waiting for a rerun need.
+    pinned: Vec<TensorId>,
     host_valid: Vec<bool>,
     program: Program,
 }
@@ -188,30 +188,60 @@ impl Writer<'_> {
         }
         let ops = self.trace.ops();
         let op = OpId::from_index(ops.iter().position(|op| op.writes.contains(&tensor)).expect("somebody writes it"));
-        for &read in &self.trace.op(op).reads {
-            self.ensure(read);
-        }
-        self.push(Instr::Rerun { op, takeovers: vec![] });
+        let n_pinned = self.pinned.len();
+        self.ensure_all(&self.trace.op(op).reads);
+        let takeovers = self.takeovers(op, |writer, tensor| {
+            writer.ways[tensor.index()] == Way::Recompute && !writer.pinned[..n_pinned].contains(&tensor)
+        });
+        self.pinned.truncate(n_pinned);
+        self.push(Instr::Rerun { op, takeovers });
         for write in &self.trace.op(op).writes {
             self.resident[write.index()] = true;
         }
     }
 
+    /// Brings tensors to the device and pins them; whoever calls unpins.
+    fn ensure_all(&mut self, tensors: &[TensorId]) {
+        self.pinned.extend(tensors);
+        for &tensor in tensors {
+            self.ensure(tensor);
+        }
+    }
+
+    /// In-place pairs of an op whose input may go and whose output is not on the device yet; the inputs then are not there any more.
+    fn takeovers(&mut self, op: OpId, may_go: impl Fn(&Self, TensorId) -> bool) -> Vec<InPlace> {
+        let mut used: Vec<InPlace> = Vec::new();
+        for pair in &self.trace.op(op).in_place {
+            let free = used.iter().all(|other| other.input != pair.input && other.output != pair.output);
+            if free && !self.resident[pair.output.index()] && may_go(self, pair.input) {
+                self.resident[pair.input.index()] = false;
+                used.push(*pair);
+            }
+        }
+        used
+    }
+
     fn run(&mut self, id: OpId) {
         let trace = self.trace;
         let op = trace.op(id);
-        for &tensor in op.reads.iter().chain(&op.updates) {
-            self.ensure(tensor);
-        }
-        self.push(Instr::Run { op: id, takeovers: vec![] });
-        for &tensor in op.writes.iter().chain(&op.updates) {
-            self.resident[tensor.index()] = true;
-            self.host_valid[tensor.index()] = false;
-        }
+        let needed: Vec<TensorId> = op.reads.iter().chain(&op.updates).copied().collect();
+        self.ensure_all(&needed);
+        self.pinned.clear();
         let next: Vec<TensorId> = match trace.ops().get(id.index() + 1) {
             Some(next) => next.reads.iter().chain(&next.updates).copied().collect(),
             None => Vec::new(),
         };
+        let takeovers = self.takeovers(id, |writer, tensor| {
+            let done = writer.last[tensor.index()].is_none_or(|last| last <= id);
+            let (role, way) = (trace.tensors()[tensor.index()].role, writer.ways[tensor.index()]);
+            let may_go = done || way == Way::Recompute;
+            may_go && !next.contains(&tensor) && !role.is_persistent() && role != Role::Output
+        });
+        self.push(Instr::Run { op: id, takeovers });
+        for &tensor in op.writes.iter().chain(&op.updates) {
+            self.resident[tensor.index()] = true;
+            self.host_valid[tensor.index()] = false;
+        }
         for (tensor, role) in ids(trace) {
             let done = self.last[tensor.index()].is_none_or(|last| last <= id) && !role.is_persistent();
             let way = self.ways[tensor.index()];

@@ -2,12 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
 use tensile_sched::{Duplex, Link, Nanos};
+
+use super::count::Tag;
+use super::memory::{Ledger, Memory};
+use super::stream::Kernel;
+use crate::device::{Arg, OpCall, Region};
+use crate::op::Op;
+use crate::op::matmul::MatMul;
+use crate::tensor::TensorType;
 
 /// What the planner is told of the host device's speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,22 +129,39 @@ fn measure(pool: &ThreadPool) -> Rates {
     }
 }
 
-/// Multiplications and additions on independent accumulators in every thread.
+/// A matrix product by the device's own kernel.
 fn measure_flops(pool: &ThreadPool) -> f64 {
-    const LANES: usize = 128;
-    const ROUNDS: usize = 20_000;
-    let run = || {
-        pool.broadcast(|_| {
-            let mut sums = [1f32; LANES];
-            let (scale, add) = (black_box(0.999f32), black_box(0.001f32));
-            for _ in 0..ROUNDS {
-                for sum in &mut sums {
-                    *sum = *sum * scale + add;
-                }
-            }
-            black_box(sums);
-        });
+    const N: usize = 512;
+    let op: Op = MatMul { trans_a: false, trans_b: false, sum_batch: false }.into();
+    let ty = [TensorType::f32([N, N]), TensorType::f32([N, N])];
+    let bytes = ty[0].bytes() as u64;
+    let scratch = op.def().host_workspace(&ty, &ty[..1], pool.current_num_threads()) as u64;
+    let regions = [0, 1, 2].map(|index| Region { offset: index * bytes, bytes });
+    let workspace = Region { offset: 3 * bytes, bytes: scratch };
+    let ledger = Arc::new(Ledger::new(u64::MAX));
+    let Ok(memory) = Memory::new(&ledger, Tag::Other, workspace.end()) else {
+        // Too little memory to measure: everything will fail anyway.
+        return Rates::NOMINAL.flops_per_s;
     };
-    let work = 2.0 * (LANES * ROUNDS * pool.current_num_threads()) as f64;
-    work / best_of(3, run)
+    let arg = |index: usize| Arg { region: regions[index], ty: &ty[0] };
+    let (inputs, outputs) = ([arg(0), arg(1)], [arg(2)]);
+    let call = OpCall { op: &op, inputs: &inputs, outputs: &outputs, workspace };
+    let kernel = Kernel::new(&Arc::new(memory), &call);
+    2.0 * (N * N * N) as f64 / best_of(4, || kernel.run(pool))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measuring_is_quick_and_done_once() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        let first = Rates::measured(&pool);
+        let again_s = seconds(|| assert_eq!(Rates::measured(&pool), first));
+        assert!(again_s < 0.01, "{again_s} s");
+        for rate in [first.flops_per_s, first.bytes_per_s, first.link.out_bytes_per_s] {
+            assert!(rate > 1e7 && rate < 1e14, "{first:?}");
+        }
+    }
 }

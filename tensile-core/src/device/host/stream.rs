@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use rayon::ThreadPool;
 use tensile_sched::{Bytes, Lane};
 
 use super::call::{HostArg, HostCall};
@@ -114,14 +115,15 @@ impl Kernel {
         self.op.def().name()
     }
 
-    fn run(&self, shared: &Shared) {
-        shared.pool.install(|| {
+    pub(super) fn run(&self, pool: &ThreadPool) {
+        let threads = pool.current_num_threads();
+        pool.install(|| {
             // The lists of arguments are the device's own, not scratch of the kernel.
             let (inputs, outputs) = with_tag(Tag::Other, || (self.args(&self.inputs), self.args(&self.outputs)));
             let workspace = (self.arena.at(self.workspace), self.workspace.bytes as usize);
             // SAFETY: `new` has checked sizes, alignment, bounds and overlaps; arenas are initialised when made; that nothing else uses these
             // bytes meanwhile is what a program's waits are for.
-            let call = unsafe { HostCall::new(&inputs, &outputs, workspace, shared.threads) };
+            let call = unsafe { HostCall::new(&inputs, &outputs, workspace, threads) };
             self.op.def().host_kernel(&call);
         });
     }
@@ -301,7 +303,7 @@ fn run_kernel(kernel: &Kernel, shared: &Shared, inject: Option<Injected>) -> Res
     }
     let run = || {
         assert!(inject != Some(Injected::Panic), "injected panic");
-        kernel.run(shared);
+        kernel.run(&shared.pool);
     };
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| failed(panic_message(panic.as_ref())))?;
     let types = |args: &[(Region, TensorType)]| args.iter().map(|(_, ty)| ty.clone()).collect::<Vec<_>>();
