@@ -123,14 +123,21 @@ pub enum LayoutError {
 /// # Complexity
 /// O(b²) for b residencies in the worst case, with a small constant (a scan over an array), times the number of orders tried, which is bounded.
 pub fn layout(trace: &Trace, program: &Program, limits: &Limits) -> Result<Placed, LayoutError> {
+    layout_by(trace, program, limits, Effort::device(limits.device))
+}
+
+/// As [`layout`], with little search for a small device arena.
+pub(crate) fn layout_quickly(trace: &Trace, program: &Program, limits: &Limits) -> Result<Placed, LayoutError> {
+    layout_by(trace, program, limits, Effort::device(limits.device).quick())
+}
+
+fn layout_by(trace: &Trace, program: &Program, limits: &Limits, effort: Effort) -> Result<Placed, LayoutError> {
     let residencies = Residencies::of(trace, program, limits)?;
     let n_positions = residencies.n_positions;
-    let device = pack(&residencies.device, n_positions, Effort::device(limits.device)).map_err(|(first, second)| {
-        LayoutError::Collision {
-            first: residencies.device_owner(first),
-            second: residencies.device_owner(second),
-            host: false,
-        }
+    let device = pack(&residencies.device, n_positions, effort).map_err(|(first, second)| LayoutError::Collision {
+        first: residencies.device_owner(first),
+        second: residencies.device_owner(second),
+        host: false,
     })?;
     let host = pack(&residencies.host, n_positions, Effort::host(limits.host)).map_err(|(first, second)| {
         LayoutError::Collision {

@@ -10,6 +10,8 @@ use crate::id::Bytes;
 const MOST_VISITS: u64 = 40_000_000;
 /// Most rounds of improvement.
 const MOST_ROUNDS: usize = 400;
+/// Most rounds of a quick search.
+const QUICK_ROUNDS: usize = 12;
 /// How far forward improvement moves a block, in turns: to this many quarters of its place. Found by trial.
 const JUMPS: [usize; 4] = [2, 1, 2, 0];
 /// A block with more neighbours than this is placed by a scan over everything.
@@ -46,6 +48,11 @@ impl Effort {
     pub(super) fn host(limit: Bytes) -> Self {
         let n_rounds = if limit == Bytes::MAX { 0 } else { MOST_ROUNDS };
         Self { limit: limit.0, order_slack: 32, round_slack: 32, n_rounds, most_neighbours: MOST_NEIGHBOURS }
+    }
+
+    /// The same with few rounds of improvement: for planners, which lay out many programs and keep one.
+    pub(super) fn quick(self) -> Self {
+        Self { n_rounds: self.n_rounds.min(QUICK_ROUNDS), ..self }
     }
 
     /// The arena at which the search stops.

@@ -8,7 +8,7 @@ mod tests;
 
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
-use crate::layout::layout;
+use crate::layout::{LayoutError, layout, layout_quickly};
 use crate::limits::Limits;
 use crate::program::{Placed, Program, Synced};
 use crate::simulate::{Simulation, simulate};
@@ -27,8 +27,16 @@ pub use tensile::{Tensile, TensileOptions};
 /// # Panics
 /// If the program is malformed, which is a bug of the planner that made it.
 pub(crate) fn place(trace: &Trace, limits: &Limits, program: &Program) -> Result<Placed, Infeasible> {
-    use crate::layout::LayoutError;
-    match layout(trace, program, limits) {
+    laid_out(layout(trace, program, limits))
+}
+
+/// As [`place`], with little search for a small arena.
+pub(crate) fn place_quickly(trace: &Trace, limits: &Limits, program: &Program) -> Result<Placed, Infeasible> {
+    laid_out(layout_quickly(trace, program, limits))
+}
+
+fn laid_out(result: Result<Placed, LayoutError>) -> Result<Placed, Infeasible> {
+    match result {
         Ok(placed) => Ok(placed),
         Err(error @ (LayoutError::Collision { .. } | LayoutError::GivenBoundary { .. })) => {
             Err(Infeasible::Boundary { reason: error.to_string() })

@@ -1,20 +1,58 @@
-//! The default planner.
+//! The default planner: for each idle interval the cheapest of keeping, releasing, swapping and recomputing.
+//!
+//! 1. [`cover`] chooses evictions so that every position of the step is within the budget, where one nanosecond of exposed time is worth the most bytes.
+//! 2. [`lower`] walks the ops and writes the program, exact to the byte; where the choice does not suffice it evicts on the spot.
+//! 3. [`prefetch`] moves swap-ins ahead into free room.
+//! 4. `layout` gives addresses. Where they exceed the budget, [`caps`] shrink, and the program is made anew.
+//! 5. [`search`] does this for a few prices of the copy lanes, and keeps what `simulate` finds fastest.
+//!
+//! Where that finds nothing, near the floor, [`packed`](super::packed) does.
+
+mod caps;
+mod cover;
+mod excess;
+mod lane;
+mod lower;
+mod prefetch;
+mod price;
+mod search;
 
 use super::facts::Facts;
 use super::packed::packed;
-use super::{Infeasible, Planned, Planner, complete};
+use super::{Infeasible, Planned, Planner, complete, place};
 use crate::baseline::no_eviction;
-use crate::floor::{Floor, floor};
+use crate::floor::{Floor, floor, working_set};
 use crate::id::Bytes;
 use crate::limits::{Limits, Mode};
+use crate::program::Placed;
 use crate::trace::Trace;
+use caps::Caps;
+use search::{Recipe, Search, make};
 
 /// Switches of [`Tensile`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TensileOptions {}
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensileOptions {
+    /// Prices of a nanosecond of a copy lane, in nanoseconds of the step, that are tried. At 0 a copy behind kernels is free; the higher the price, the more is recomputed.
+    /// For steps of more than 2,000 ops only the first.
+    pub lane_prices: Vec<f64>,
+    /// Factors on estimated copy times that are tried; above 1 copies begin earlier. For steps of more than 2,000 ops only the first.
+    pub margins: Vec<f64>,
+    /// Most rounds in which the best program's simulated times, stalls and reruns included, take the place of the undisturbed ones.
+    pub n_refinements: usize,
+}
 
-/// The default planner.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+impl Default for TensileOptions {
+    fn default() -> Self {
+        Self { lane_prices: vec![0.02, 0.0, 0.1, 0.5], margins: vec![1.0, 1.2], n_refinements: 2 }
+    }
+}
+
+/// The default planner: swaps, recomputes and releases by what each costs in exposed time against what it relieves.
+///
+/// It plans at every budget from [`floor`](floor()) up. With `none`'s arena or more the program is `none`'s: no eviction, no rerun.
+///
+/// In the order of n log n per program for n accesses, and some dozens of programs.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tensile {
     /// Its switches.
     pub options: TensileOptions,
@@ -26,21 +64,89 @@ impl Planner for Tensile {
     }
 
     fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {
-        let floor = floor(trace, limits)?;
+        let least = match limits.mode {
+            Mode::Recompute => Some(least_recomputing(trace, limits)?),
+            Mode::Swap | Mode::Both => None,
+        };
+        let floor = match &least {
+            Some((floor, _)) => *floor,
+            None => floor(trace, limits)?,
+        };
         if limits.device < floor.bytes {
             return Err(floor.infeasible(trace, limits));
         }
         let unlimited = no_eviction(trace, limits)?;
-        if unlimited.layout.arena <= limits.device || limits.mode == Mode::Recompute {
+        if unlimited.layout.arena <= limits.device {
             return complete(trace, limits, unlimited);
         }
-        complete(trace, limits, packed(&Facts::new(trace, limits))?)
+        let facts = Facts::new(trace, limits);
+        let mut search = Search::new(&facts, &self.options);
+        search.run();
+        if let Some(found) = search.best {
+            return complete(trace, limits, found.placed);
+        }
+        let last_resort = match least {
+            Some((_, placed)) => placed,
+            None => packed(&facts)?,
+        };
+        if limits.mode != Mode::Both || last_resort.layout.host_arena <= limits.host {
+            return complete(trace, limits, last_resort);
+        }
+        // The host is short as well: recomputation alone needs only the slots of inputs and outputs.
+        let recompute = Limits { mode: Mode::Recompute, ..limits.clone() };
+        match Tensile::plan(self, trace, &recompute) {
+            Ok(planned) => Ok(planned),
+            Err(_) => {
+                let needed = search.least_host.unwrap_or(Bytes::MAX).min(last_resort.layout.host_arena);
+                Err(Infeasible::Host { budget: limits.host, needed })
+            }
+        }
     }
 }
 
-/// The floor of [`Mode::Recompute`].
+/// The floor of [`Mode::Recompute`]: what [`least_recomputing`] finds.
 pub(crate) fn recompute_floor(trace: &Trace, limits: &Limits) -> Result<Floor, Infeasible> {
-    let placed = no_eviction(trace, &Limits { device: Bytes::MAX, ..limits.clone() })?;
-    let peak = crate::liveness::Liveness::new(trace).peak(trace, limits);
-    Ok(Floor { bytes: placed.layout.arena, op: peak.op })
+    least_recomputing(trace, limits).map(|(floor, _)| floor)
+}
+
+/// Steps of the search for the smallest arena by recomputation.
+const FLOOR_STEPS: usize = 10;
+
+/// The program with the smallest arena that recomputes and does not swap, among those that bisection over a flat cap meets, `none`'s included.
+///
+/// The search never looks at the budget, so the same program is there at every budget.
+fn least_recomputing(trace: &Trace, limits: &Limits) -> Result<(Floor, Placed), Infeasible> {
+    let limits = Limits { device: Bytes::MAX, host: Bytes::MAX, mode: Mode::Recompute, ..limits.clone() };
+    let mut best = no_eviction(trace, &limits)?;
+    let facts = Facts::new(trace, &limits);
+    let persistent: Bytes = trace.tensor_ids().filter(|&t| facts.is_persistent(t)).map(|t| Bytes(facts.bytes(t))).sum();
+    let mut low = trace.op_ids().map(|op| working_set(trace, &limits, op)).max().unwrap_or_default().max(persistent).0;
+    let mut high = best.layout.arena.0;
+    for _ in 0..FLOOR_STEPS {
+        if low >= high {
+            break;
+        }
+        let middle = low + (high - low) / 2;
+        let caps = Caps::new(&facts, middle);
+        let arenas = [true, false].map(|is_planned| {
+            let is_planned = is_planned && limits.boundary.is_none() && facts.n_ops() > 0;
+            let recipe = Recipe { lane_price: 0.0, margin: 1.0, is_planned };
+            let program = make(&facts, recipe, &caps.values, &facts.start)?;
+            place(trace, &Limits { device: Bytes(middle), ..limits.clone() }, &program).ok()
+        });
+        let mut fits = false;
+        for placed in arenas.into_iter().flatten() {
+            fits |= placed.layout.arena.0 <= middle;
+            if placed.layout.arena < best.layout.arena {
+                best = placed;
+            }
+        }
+        if fits {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    let op = facts.live.peak(trace, &limits).op;
+    Ok((Floor { bytes: best.layout.arena, op }, best))
 }
