@@ -1,10 +1,13 @@
 //! Convolutions as matrix products whose patches are read straight from the images.
 
+use std::ops::Range;
+
+use rayon::prelude::*;
+
 use super::depthwise;
 use super::gemm::{self, Along, Bias, Columns, Dense, Output, Product, Size, Source, Target};
 use super::isa::Isa;
 use super::window::Window;
-use std::ops::Range;
 
 /// All sizes of a convolution. Pairs are (height, width).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,24 +176,32 @@ impl Source for PhaseWeights<'_> {
     }
 
     fn read(&self, _isa: Isa, rows: Range<usize>, columns: Range<usize>, to: &mut [f32], stride: usize) {
+        /// Taps whose places are worked out once.
+        const KEPT: usize = 64;
         let n_taps = self.phase.n_taps();
         let [vertical, horizontal] = self.phase.0;
         let plane = self.kernel[0] * self.kernel[1];
+        let place = |tap: usize| {
+            let r = vertical.first_tap + tap / horizontal.n_taps * vertical.tap_step;
+            let s = horizontal.first_tap + tap % horizontal.n_taps * horizontal.tap_step;
+            r * self.kernel[1] + s
+        };
+        let mut places = [0; KEPT];
+        places.iter_mut().enumerate().take(n_taps).for_each(|(tap, at)| *at = place(tap));
         let mut column = columns.start;
         while column < columns.end {
             let (k, first) = (column / n_taps, column % n_taps);
             let taps = first..(first + columns.end - column).min(n_taps);
-            for row in rows.clone() {
-                let from = &self.weights[(k * self.n_inputs + row) * plane..][..plane];
-                let to = &mut to[(row - rows.start) * stride + column - columns.start..][..taps.len()];
+            let from = &self.weights[(k * self.n_inputs + rows.start) * plane..][..rows.len() * plane];
+            let to = &mut to[column - columns.start..];
+            for (row, from) in from.chunks_exact(plane).enumerate() {
+                let to = &mut to[row * stride..][..taps.len()];
                 if n_taps == plane {
                     to.iter_mut().zip(&from[taps.clone()]).for_each(|(to, from)| *to = *from);
-                    continue;
-                }
-                for (to, tap) in to.iter_mut().zip(taps.clone()) {
-                    let r = vertical.first_tap + tap / horizontal.n_taps * vertical.tap_step;
-                    let s = horizontal.first_tap + tap % horizontal.n_taps * horizontal.tap_step;
-                    *to = from[r * self.kernel[1] + s];
+                } else if let Some(places) = places[..n_taps.min(KEPT)].get(taps.clone()) {
+                    to.iter_mut().zip(places).for_each(|(to, &place)| *to = from[place]);
+                } else {
+                    to.iter_mut().zip(taps.clone()).for_each(|(to, tap)| *to = from[place(tap)]);
                 }
             }
             column += taps.len();
@@ -248,8 +259,11 @@ pub(crate) fn input_grad(
     if depthwise::takes(g) {
         return depthwise::input_grad(g, dy, w, dx);
     }
+    if g.phases().any(|phase| phase.n_taps() == 0) {
+        dx.par_chunks_mut(g.input_plane()).for_each(|plane| plane.fill(0.0));
+    }
     let output = Output::new(dx);
-    for phase in g.phases() {
+    for phase in g.phases().filter(|phase| phase.n_taps() > 0) {
         let [vertical, horizontal] = phase.0;
         let grid = [vertical.n_pixels, horizontal.n_pixels];
         let image = g.inputs * g.input_plane();

@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use super::gemm::{avx2, avx512, portable};
+use super::gemm::{Bias, Block, avx2, avx512, portable};
 
 /// A family of vector instructions. The kernels of a process all use the same one, so that results depend on the processor only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,32 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { avx2::tile(rows, depth, a.as_ptr(), b.as_ptr(), acc.as_mut_ptr()) },
             _ => portable::tile(rows, depth, a, b, acc),
+        }
+    }
+
+    /// Asks for the memory at an address, which may be anything.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, at: *const f32) {
+        #[cfg(target_arch = "x86_64")]
+        if self != Self::Portable {
+            // SAFETY: a hint; it reads nothing and never faults.
+            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    /// Puts a block of a tile into its place: adds it to what is there, or replaces that by the block plus the bias.
+    ///
+    /// # Safety
+    /// `to` must be valid for the block, and no other thread may use these elements. `from` and the bias must have the block's size.
+    pub(crate) unsafe fn store(self, block: Block, from: &[f32], to: *mut f32, bias: Bias<'_>, add: bool) {
+        match self {
+            // SAFETY: the processor has these instructions; the rest is the caller's promise.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => unsafe { avx512::store(block, from.as_ptr(), to, bias, add) },
+            // SAFETY: passes on the caller's promise.
+            _ => self.vectorize(|| unsafe { block.store(from, to, bias, add) }),
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Window<'a> {
 }
 
 /// Grid pixels of one grid row.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Segment {
     /// First column, counted from the first one of the block.
     lane: usize,
@@ -42,6 +42,10 @@ struct Segment {
     image: usize,
     y: usize,
     x: usize,
+}
+
+impl Segment {
+    const EMPTY: Self = Self { lane: 0, len: 0, image: 0, y: 0, x: 0 };
 }
 
 impl Window<'_> {
@@ -146,16 +150,38 @@ mod x86 {
     use std::ops::Range;
 
     use super::{Segment, Window};
-    use crate::kernel::gemm::avx512::low_mask;
+    use crate::kernel::gemm::avx512::{low_mask, spread};
 
     /// Columns at a time.
     const LANES: usize = 16;
+    /// Kernel columns whose ranges are kept.
+    const KEPT: usize = 16;
 
     /// What to load for one tap and one segment: lanes, and where lane 0 would be in channel 0.
     #[derive(Clone, Copy, Default)]
     struct Load {
         mask: u16,
         start: isize,
+    }
+
+    /// Up to 16 of something.
+    #[derive(Clone, Copy)]
+    struct Few<T> {
+        items: [T; LANES],
+        len: usize,
+    }
+
+    impl<T: Copy> Few<T> {
+        #[inline(always)]
+        fn push(&mut self, item: T) {
+            self.items[self.len] = item;
+            self.len += 1;
+        }
+
+        #[inline(always)]
+        fn as_slice(&self) -> &[T] {
+            &self.items[..self.len]
+        }
     }
 
     /// [`Source::read`](crate::kernel::gemm::Source::read) with AVX-512, which the caller has found.
@@ -170,49 +196,58 @@ mod x86 {
         let end = last_image * window.steps[0] + last_channel * window.steps[1] + image;
         assert!(window.data.len() >= end, "images end at {}, not {end}", window.data.len());
         assert!(to.len() >= (rows.len() - 1) * stride + columns.len(), "target is too short");
-        // SAFETY: the processor has AVX-512; every image and channel in use lies within `data`, every row within `to`.
-        unsafe { read_unchecked(window, rows, columns, to.as_mut_ptr(), stride) }
+        let mut first = columns.start;
+        while first < columns.end {
+            let to = to[first - columns.start..].as_mut_ptr();
+            let n_columns = (columns.end - first).min(if columns.end - first <= 2 * LANES { 2 } else { 8 } * LANES);
+            let block = first..first + n_columns;
+            // SAFETY: the processor has AVX-512; every image and channel in use lies within `data`, every row within `to`.
+            unsafe {
+                if n_columns <= 2 * LANES {
+                    read_block::<2>(window, rows.clone(), block, to, stride);
+                } else {
+                    read_block::<8>(window, rows.clone(), block, to, stride);
+                }
+            }
+            first += n_columns;
+        }
     }
 
-    /// Reads 16 columns at a time: works out once for each tap which lanes meet the image and where, then goes through the channels.
+    /// Reads up to `CHUNKS` times 16 columns: works out once for each tap which lanes meet the image and where, then goes through the channels.
     ///
     /// # Safety
     /// The processor must have AVX-512F; the images and channels of the block must lie within the window's data; `to` must be valid for the block.
     #[target_feature(enable = "avx512f")]
-    unsafe fn read_unchecked(
+    unsafe fn read_block<const CHUNKS: usize>(
         window: &Window<'_>,
         rows: Range<usize>,
         columns: Range<usize>,
         to: *mut f32,
         stride: usize,
     ) {
-        /// Kernel columns whose ranges are kept.
-        const KEPT: usize = 16;
         let n_taps = window.n_taps();
-        let mut inside: [Range<usize>; KEPT] = [const { 0..0 }; KEPT];
+        let n_chunks = columns.len().div_ceil(LANES);
+        let last_mask = low_mask(columns.len() - (n_chunks - 1) * LANES);
+        let mut segments = [const { Few { items: [Segment::EMPTY; LANES], len: 0 } }; CHUNKS];
+        for (chunk, segments) in segments.iter_mut().enumerate().take(n_chunks) {
+            let first = columns.start + chunk * LANES;
+            window.segments(first..(first + LANES).min(columns.end), |segment| segments.push(segment));
+        }
+        let mut inside = [const { 0..0 }; KEPT];
         for (tap, inside) in inside.iter_mut().enumerate().take(window.taps[1]) {
             *inside = window.inside(window.shift(tap));
         }
         let data = window.data.as_ptr();
-        let mut first = columns.start;
-        while first < columns.end {
-            let lanes = (columns.end - first).min(LANES);
-            let lane_mask = low_mask(lanes);
-            let mut segments = [Segment::default(); LANES];
-            let mut n_segments = 0;
-            window.segments(first..first + lanes, |segment| {
-                segments[n_segments] = segment;
-                n_segments += 1;
-            });
-            for tap in 0..n_taps {
-                let shift = window.shift(tap);
-                let inside = match inside.get(tap % window.taps[1]) {
-                    Some(inside) => inside.clone(),
-                    None => window.inside(shift),
-                };
-                let mut loads = [Load::default(); LANES];
-                let mut n_loads = 0;
-                for segment in &segments[..n_segments] {
+        let mut loads = [const { Few { items: [Load { mask: 0, start: 0 }; LANES], len: 0 } }; CHUNKS];
+        for tap in 0..n_taps {
+            let shift = window.shift(tap);
+            let inside = match inside.get(tap % window.taps[1]) {
+                Some(inside) => inside.clone(),
+                None => window.inside(shift),
+            };
+            for (segments, loads) in segments.iter().zip(&mut loads).take(n_chunks) {
+                loads.len = 0;
+                for segment in segments.as_slice() {
                     let Some(image_row) = window.image_row(tap, segment.y) else { continue };
                     let (start, end) = (inside.start.max(segment.x), inside.end.min(segment.x + segment.len));
                     if start >= end {
@@ -221,25 +256,38 @@ mod x86 {
                     let lane = segment.lane + start - segment.x;
                     let column = (start * window.stride[1]) as isize + shift - (lane * window.stride[1]) as isize;
                     let row = segment.image * window.steps[0] + image_row * window.size[1];
-                    loads[n_loads] = Load { mask: low_mask(end - start) << lane, start: row as isize + column };
-                    n_loads += 1;
+                    loads.push(Load { mask: low_mask(end - start) << lane, start: row as isize + column });
                 }
-                let loads = &loads[..n_loads];
-                for channel in window.channels(tap, &rows) {
-                    let from = data.wrapping_add(channel * window.steps[1]);
-                    // SAFETY: each lane's mask is set only if its pixel is in the image; the row and lanes are in the target.
-                    unsafe {
+            }
+            let channels = window.channels(tap, &rows);
+            for channel in channels {
+                let from = data.wrapping_add(channel * window.steps[1]);
+                // SAFETY: the row and its columns are in the target, and each lane's mask is set only if its pixel is in the image.
+                unsafe {
+                    if CHUNKS == 2 && tap == 0 {
+                        // The next block is likely to be the one beside this.
+                        if let Some(load) = loads[0].as_slice().first() {
+                            let next = from.wrapping_offset(load.start).wrapping_add(columns.len() * window.stride[1]);
+                            _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(LANES).cast());
+                        }
+                    }
+                    let to = to.add((channel * n_taps + tap - rows.start) * stride);
+                    for (chunk, loads) in loads.iter().enumerate().take(n_chunks) {
                         let pixels = match window.stride[1] {
-                            1 => gather_1(from, loads),
-                            2 => gather_2(from, loads),
-                            step => gather(from, loads, step),
+                            1 => gather_1(from, loads.as_slice()),
+                            2 => gather_2(from, loads.as_slice()),
+                            step => gather(from, loads.as_slice(), step),
                         };
-                        let to = to.add((channel * n_taps + tap - rows.start) * stride + (first - columns.start));
-                        _mm512_mask_storeu_ps(to, lane_mask, pixels);
+                        let to = to.add(chunk * LANES);
+                        if chunk + 1 < n_chunks {
+                            _mm512_storeu_ps(to, pixels);
+                        } else {
+                            _mm512_mask_storeu_ps(to, last_mask, pixels);
+                        }
                     }
                 }
             }
-            first += lanes;
         }
     }
 
@@ -276,13 +324,6 @@ mod x86 {
             }
         }
         _mm512_permutex2var_ps(low, even, high)
-    }
-
-    /// Bit i of a byte to bit 2i.
-    fn spread(byte: u16) -> u16 {
-        let nibbles = (byte | byte << 4) & 0x0F0F;
-        let pairs = (nibbles | nibbles << 2) & 0x3333;
-        (pairs | pairs << 1) & 0x5555
     }
 
     /// Pixels any distance apart.

@@ -34,7 +34,7 @@ use rayon::prelude::*;
 pub(crate) use grid::Size;
 use grid::{Grid, part};
 pub(crate) use source::{Along, Dense, Source};
-pub(crate) use target::{Bias, Columns, Output, Target};
+pub(crate) use target::{Bias, Block, Columns, Output, Target};
 
 use crate::kernel::isa::Isa;
 
@@ -75,9 +75,14 @@ fn workspace_floats_with(isa: Isa, size: Size, transposed: bool, threads: usize)
     threads * Slot::lengths(isa, size, &grid(isa, size, transposed, threads), transposed).iter().sum::<usize>()
 }
 
+/// Whether a piece's sums stay in scratch until they are whole: where each of many blocks would have to be transposed.
+fn keeps_sums(size: Size, transposed: bool) -> bool {
+    transposed && size.k > 4 * DEPTH
+}
+
 fn grid(isa: Isa, size: Size, transposed: bool, threads: usize) -> Grid {
     // Pieces with sums in scratch are kept small.
-    let limit = if transposed { [ROW_BLOCK / 2, 256] } else { [usize::MAX / 2; 2] };
+    let limit = if keeps_sums(size, transposed) { [ROW_BLOCK / 2, 256] } else { [usize::MAX / 2; 2] };
     Grid::new(isa, size, limit, threads)
 }
 
@@ -143,7 +148,7 @@ impl<'a> Slot<'a> {
     fn lengths(isa: Isa, size: Size, grid: &Grid, transposed: bool) -> [usize; 4] {
         let a = grid.rows.min(ROW_BLOCK).next_multiple_of(MOST_COLUMNS) * PACKED_ROW;
         let panel = DEPTH.min(size.k.next_multiple_of(16)) * isa.tile_columns();
-        let c = if transposed && size.k > DEPTH { grid.rows * grid.columns } else { 0 };
+        let c = if keeps_sums(size, transposed) { grid.rows * grid.columns } else { 0 };
         [a, panel, SCRATCH, c.next_multiple_of(16)]
     }
 
@@ -186,7 +191,7 @@ fn piece<A: Source, B: Source>(
         let last = (first + MOST_COLUMNS).min(columns.end);
         let runs = product.c.runs(first..last);
         let tile = &c[first - columns.start..];
-        isa.vectorize(|| product.c.store(tile, c_columns, rows.clone(), &runs, product.c.accumulate));
+        product.c.store(isa, tile, c_columns, rows.clone(), &runs, product.c.accumulate);
     }
 }
 
@@ -236,9 +241,10 @@ fn sum<A: Source, B: Source>(
                 for index in 0..n_tiles {
                     let tile_rows = part(&rows, n_tiles, index, 1);
                     let a = &packed_a[(tile_rows.start - rows.start) * PACKED_ROW..];
+                    target.prefetch(isa, tile_rows.clone(), &runs);
                     isa.tile(tile_rows.len(), terms.len(), a, panel, &mut tile);
                     let add = block > 0 || target.accumulate;
-                    isa.vectorize(|| target.store(&tile, width, tile_rows, &runs, add));
+                    target.store(isa, &tile, width, tile_rows, &runs, add);
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::kernel::gemm::MOST_COLUMNS;
+use crate::kernel::isa::Isa;
 
 /// An output that several threads write, each its own elements.
 #[derive(Clone, Copy, Debug)]
@@ -127,49 +128,82 @@ impl Target<'_> {
         runs
     }
 
+    /// Asks for the memory of some rows of a tile, which are about to be written.
+    #[inline]
+    pub(crate) fn prefetch(&self, isa: Isa, rows: Range<usize>, runs: &Runs) {
+        for run in &runs.runs[..runs.n_runs] {
+            for row in rows.clone() {
+                let first = run.start + row * self.row_step;
+                for index in [first, first + (run.len - 1) * runs.step] {
+                    isa.prefetch(self.output.data.wrapping_add(index));
+                }
+            }
+        }
+    }
+
     /// Puts the rows `rows` of a tile, which lie `stride` apart in `tile`, into their place: added to what is there, or instead of it with the bias added.
-    #[inline(always)]
-    pub(crate) fn store(&self, tile: &[f32], stride: usize, rows: Range<usize>, runs: &Runs, add: bool) {
+    pub(crate) fn store(&self, isa: Isa, tile: &[f32], stride: usize, rows: Range<usize>, runs: &Runs, add: bool) {
+        if rows.is_empty() {
+            return;
+        }
         for run in &runs.runs[..runs.n_runs] {
             let last = run.start + (rows.end - 1) * self.row_step + (run.len - 1) * runs.step;
             assert!(last < self.output.len, "element {last} of an output of {}", self.output.len);
+            let tile = &tile[run.lane..];
+            assert!(tile.len() >= (rows.len() - 1) * stride + run.len, "the tile is too short");
             let first_column = runs.first_column + run.lane;
-            for (i, row) in rows.clone().enumerate() {
-                let from = &tile[i * stride + run.lane..][..run.len];
-                // SAFETY: no element of the run lies past the last one, which has been checked; the driver gives each thread its own tiles.
-                let to = unsafe { self.output.data.add(run.start + row * self.row_step) };
-                if runs.step == 1 {
-                    // SAFETY: as above; the elements of this run and row belong to this thread alone.
-                    let to = unsafe { std::slice::from_raw_parts_mut(to, run.len) };
-                    match (add, self.bias) {
-                        (true, _) => to.iter_mut().zip(from).for_each(|(to, from)| *to += from),
-                        (false, Bias::None) => to.copy_from_slice(from),
-                        (false, Bias::Rows(bias)) => {
-                            let bias = bias[row];
-                            to.iter_mut().zip(from).for_each(|(to, from)| *to = from + bias);
-                        }
-                        (false, Bias::Columns(bias)) => {
-                            let bias = &bias[first_column..][..run.len];
-                            to.iter_mut().zip(from).zip(bias).for_each(|((to, from), bias)| *to = from + bias);
-                        }
-                    }
-                } else {
-                    for (j, &from) in from.iter().enumerate() {
-                        let bias = match self.bias {
-                            Bias::None => 0.0,
-                            Bias::Rows(bias) => bias[row],
-                            Bias::Columns(bias) => bias[first_column + j],
-                        };
-                        // SAFETY: as above.
-                        unsafe {
-                            let to = to.add(j * runs.step);
-                            *to = match (add, self.bias) {
-                                (true, _) => *to + from,
-                                (false, Bias::None) => from,
-                                (false, _) => from + bias,
-                            };
-                        }
-                    }
+            let bias = match self.bias {
+                _ if add => Bias::None,
+                Bias::None => Bias::None,
+                Bias::Rows(bias) => Bias::Rows(&bias[rows.clone()]),
+                Bias::Columns(bias) => Bias::Columns(&bias[first_column..][..run.len]),
+            };
+            // SAFETY: no element of the run lies past the last one, which has been checked.
+            let to = unsafe { self.output.data.add(run.start + rows.start * self.row_step) };
+            let block =
+                Block { rows: rows.len(), columns: run.len, from_stride: stride, to_steps: [self.row_step, runs.step] };
+            // SAFETY: the driver gives each thread its own tiles; the block lies within the tile and the output, the bias fits it.
+            unsafe { isa.store(block, tile, to, bias, add) };
+        }
+    }
+}
+
+/// Sizes of a piece of a tile with its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    /// Rows; at least one.
+    pub(crate) rows: usize,
+    /// Columns, at least one and at most as many as a tile has.
+    pub(crate) columns: usize,
+    /// Floats between rows of the tile.
+    pub(crate) from_stride: usize,
+    /// Floats between rows and between columns of the output.
+    pub(crate) to_steps: [usize; 2],
+}
+
+impl Block {
+    /// Stores the block in plain Rust; see [`Isa::store`].
+    ///
+    /// # Safety
+    /// `to` must be valid for the block, and no other thread may use these elements.
+    #[inline(always)]
+    pub(crate) unsafe fn store(self, from: &[f32], to: *mut f32, bias: Bias<'_>, add: bool) {
+        for row in 0..self.rows {
+            let from = &from[row * self.from_stride..][..self.columns];
+            for (column, &from) in from.iter().enumerate() {
+                let bias = match bias {
+                    Bias::None => None,
+                    Bias::Rows(bias) => Some(bias[row]),
+                    Bias::Columns(bias) => Some(bias[column]),
+                };
+                // SAFETY: the element is in the block.
+                unsafe {
+                    let to = to.add(row * self.to_steps[0] + column * self.to_steps[1]);
+                    *to = match (add, bias) {
+                        (true, _) => *to + from,
+                        (false, None) => from,
+                        (false, Some(bias)) => from + bias,
+                    };
                 }
             }
         }
