@@ -59,25 +59,57 @@ impl Counter {
 static COUNTERS: [Counter; 3] = [const { Counter::new() }; 3];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
+/// Smaller blocks are not taken for scratch of a kernel when a thread of a kernel pool allocates them: they are the queues of the pool itself, whose
+/// size does not depend on what runs on it.
+pub const SMALLEST_SCRATCH: usize = 4096;
+
+/// How a thread tags what it allocates.
+#[derive(Clone, Copy)]
+enum Tagging {
+    Always(Tag),
+    /// [`Tag::Device`] from [`SMALLEST_SCRATCH`] on.
+    Kernels,
+}
+
+impl Tagging {
+    fn tag(self, bytes: usize) -> Tag {
+        match self {
+            Tagging::Always(tag) => tag,
+            Tagging::Kernels if bytes < SMALLEST_SCRATCH => Tag::Other,
+            Tagging::Kernels => Tag::Device,
+        }
+    }
+}
+
 thread_local! {
-    static TAG: Cell<Tag> = const { Cell::new(Tag::Other) };
+    static TAGGING: Cell<Tagging> = const { Cell::new(Tagging::Always(Tag::Other)) };
+}
+
+/// Tag of a block that this thread allocates. A thread that is being torn down may allocate after its own tag has gone.
+fn tag_of(bytes: usize) -> Tag {
+    TAGGING.try_with(Cell::get).unwrap_or(Tagging::Always(Tag::Other)).tag(bytes)
 }
 
 /// Tags what this thread allocates from now on.
 pub fn set_tag(tag: Tag) {
-    TAG.set(tag);
+    TAGGING.set(Tagging::Always(tag));
+}
+
+/// Tags what this thread of a kernel pool allocates from now on: [`Tag::Device`] for blocks of [`SMALLEST_SCRATCH`] bytes and more.
+pub fn set_kernel_thread() {
+    TAGGING.set(Tagging::Kernels);
 }
 
 /// Tags what this thread allocates during `run`.
 pub fn with_tag<T>(tag: Tag, run: impl FnOnce() -> T) -> T {
     /// Puts the tag back even if `run` panics.
-    struct Restore(Tag);
+    struct Restore(Tagging);
     impl Drop for Restore {
         fn drop(&mut self) {
-            TAG.set(self.0);
+            TAGGING.set(self.0);
         }
     }
-    let _restore = Restore(TAG.replace(tag));
+    let _restore = Restore(TAGGING.replace(Tagging::Always(tag)));
     run()
 }
 
@@ -122,8 +154,7 @@ impl CountingAllocator {
             return block;
         }
         INSTALLED.store(true, Ordering::Relaxed);
-        // A thread that is being torn down may allocate after its tag has gone.
-        let tag = TAG.try_with(Cell::get).unwrap_or(Tag::Other);
+        let tag = tag_of(layout.size());
         COUNTERS[tag as usize].add(layout.size());
         // SAFETY: the block has `header` bytes, at least one, before the caller's.
         unsafe {
@@ -168,12 +199,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
             if block.is_null() {
                 return block;
             }
-            let counter = &COUNTERS[block.read() as usize];
-            if new_size >= layout.size() {
-                counter.add(new_size - layout.size());
-            } else {
-                counter.sub(layout.size() - new_size);
-            }
+            let before = block.read();
+            // A kernel's scratch may begin as a small block.
+            let after = if before == Tag::Other as u8 { tag_of(new_size) as u8 } else { before };
+            COUNTERS[before as usize].sub(layout.size());
+            COUNTERS[after as usize].add(new_size);
+            block.write(after);
             block.add(header)
         }
     }

@@ -156,7 +156,7 @@ impl HostDevice {
             rates.link = link;
         }
         // What the pool's threads allocate for themselves at their start and end is not scratch of a kernel.
-        pool.broadcast(|_| count::set_tag(Tag::Device));
+        pool.broadcast(|_| count::set_kernel_thread());
         let capacity = (options.capacity != Bytes::MAX).then_some(options.capacity.0);
         let info = DeviceInfo {
             name: format!("host ({threads} thread{})", if threads == 1 { "" } else { "s" }),
