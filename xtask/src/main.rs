@@ -1,5 +1,6 @@
 //! Development tasks: `cargo xtask ci`, `cargo xtask bench`.
 
+mod bench;
 mod ci;
 
 use clap::{Parser, Subcommand};
@@ -16,10 +17,14 @@ struct Cli {
 enum Task {
     /// Everything continuous integration checks: formatting, lints, documentation, tests.
     Ci,
+    /// Measurements.
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Ci => ci::run(),
+        Task::Bench(bench) => bench::run(bench),
     }
 }

@@ -1,3 +1,67 @@
 //! The `tensile` command line.
 
-fn main() {}
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
+
+mod args;
+mod info;
+mod output;
+mod plan;
+mod setup;
+mod train;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use tensile_core::device::host::count::CountingAllocator;
+
+/// Counts device bytes apart from everything that plans or executes; see `CountingAllocator`.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Why a command ended without a result.
+#[derive(Debug)]
+enum Failure {
+    /// The command line asks for something that does not exist: exit status 2.
+    Usage(String),
+    /// Everything else: exit status 1.
+    Run(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Run(error.into())
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    let result = match Cli::try_parse() {
+        Ok(cli) => match cli.command {
+            Command::Train(args) => train::run(&args),
+            Command::Plan(args) => plan::run(&args),
+            Command::Info(args) => info::run(&args),
+        },
+        Err(error) if error.use_stderr() => {
+            // The first paragraph says what is wrong; the rest is a usage summary that `--help` gives better.
+            let text = error.render().to_string();
+            let first = text.split("\n\n").next().unwrap_or_default();
+            let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
+            Err(Failure::Usage(format!("{}; see `tensile --help`", line.trim_start_matches("error: "))))
+        }
+        Err(help) => {
+            print!("{}", help.render().ansi());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => 0.into(),
+        Err(Failure::Usage(message)) => {
+            eprintln!("error: {message}");
+            2.into()
+        }
+        Err(Failure::Run(error)) => {
+            eprintln!("error: {error:#}");
+            1.into()
+        }
+    }
+}

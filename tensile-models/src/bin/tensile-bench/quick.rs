@@ -1,0 +1,303 @@
+//! Training steps of a few models under a few budgets, each beside steps without a limit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::Serialize;
+use tensile_core::Device;
+use tensile_core::device::host::count::{self, Tag};
+use tensile_core::device::host::{HostDevice, HostOptions};
+use tensile_core::exec::ExecutorOptions;
+use tensile_core::optim::Optimizer;
+use tensile_models::data::{self, Batches, Splits};
+use tensile_models::job::Job;
+use tensile_models::trainer::Trainer;
+use tensile_models::{policy, zoo};
+use tensile_sched::baseline::{NoEviction, Retain};
+use tensile_sched::{Bytes, Limits, Planner, floor};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Models with their batch sizes: resnet18:8,digit-cnn:64.
+    #[arg(long, value_delimiter = ',', default_value = "digit-cnn:64,resnet18:8,resnet50:8")]
+    models: Vec<String>,
+    /// Budgets in percent of what the job takes without a limit; the floor is always tried.
+    #[arg(long, value_delimiter = ',', default_value = "100,80,60,50,40")]
+    percent: Vec<u32>,
+    /// Height and width of images for models that take any.
+    #[arg(long, default_value_t = 0)]
+    size: usize,
+    /// Timed steps of each run; as many more once, at least, to warm up.
+    #[arg(long, default_value_t = 3)]
+    steps: usize,
+    /// Threads; 0 = one per core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Policy.
+    #[arg(long, default_value = "tensile")]
+    policy: String,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Answer {
+    device: String,
+    threads: usize,
+    models: Vec<ModelAnswer>,
+}
+
+#[derive(Serialize)]
+struct ModelAnswer {
+    model: String,
+    batch: usize,
+    shape: [usize; 3],
+    ops: usize,
+    flops: f64,
+    floor_bytes: u64,
+    floor_op: String,
+    /// Peaks by the checker, without a limit.
+    none_bytes: u64,
+    retain_bytes: u64,
+    /// Step time without a limit, median of all such runs.
+    none_step_ns: u64,
+    /// Per class of op, without a limit: time and operations in a step, most time first.
+    classes: Vec<ClassAnswer>,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct ClassAnswer {
+    class: String,
+    ops: usize,
+    time_ns: u64,
+    flops: f64,
+}
+
+#[derive(Serialize)]
+struct Row {
+    /// `60 %`, `floor`.
+    budget: String,
+    budget_bytes: u64,
+    /// Why there is no run, if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    infeasible: Option<String>,
+    #[serde(flatten)]
+    run: Option<Run>,
+}
+
+#[derive(Serialize)]
+struct Run {
+    /// By the counting allocator.
+    peak_bytes: u64,
+    arena_bytes: u64,
+    host_bytes: u64,
+    msr_none: f64,
+    msr_retain: f64,
+    /// Step time over that without a limit, less 1, by the simulator from measured latencies.
+    eor_predicted: f64,
+    /// The same, measured; the run without a limit comes right before and right after.
+    eor: f64,
+    step_ns: u64,
+    stall_ns: u64,
+    evictions: usize,
+    out_bytes: u64,
+    in_bytes: u64,
+    reruns: usize,
+    plan_ns: u64,
+    /// Whether all losses equal those without a limit, bit by bit.
+    losses_equal: bool,
+}
+
+struct Measured {
+    losses: Vec<u32>,
+    /// Times of the timed steps.
+    steps: Vec<u64>,
+    stall_ns: u64,
+    peak_bytes: u64,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Answer> {
+    let threads = match args.threads {
+        0 => std::thread::available_parallelism()?.get(),
+        threads => threads,
+    };
+    let device = Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?);
+    let models = args.models.iter().map(|spec| model(args, spec, &device)).collect::<anyhow::Result<_>>()?;
+    Ok(Answer { device: device.info().name.clone(), threads, models })
+}
+
+fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<ModelAnswer> {
+    let (name, batch) = spec.split_once(':').with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
+    let batch: usize = batch.parse().with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
+    let model = zoo::find(name).with_context(|| format!("there is no model '{name}'"))?;
+    let planner = policy::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
+    let size = if model.resizable { args.size } else { 0 };
+    let job = Job::new(model, batch, size, Optimizer::adam(), &**device)?;
+    let source = if job.shape == [1, 8, 8] { "digits" } else { "synthetic" };
+    let data = data::open(source, job.shape, job.classes, 1)?;
+    let info = device.info();
+    let unlimited = Limits {
+        alignment: Bytes(info.alignment),
+        max_block: Bytes(info.max_block),
+        link: info.link,
+        ..Limits::unlimited()
+    };
+
+    // Measure latencies first, so that plans and predictions speak of this machine.
+    eprintln!("{name}, batch {batch}: measuring latencies");
+    let mut trainer = trainer(device, &job, &NoEviction, &unlimited)?;
+    measure(&mut trainer, &data, args.steps)?;
+    let stats = trainer.stats().cloned().context("the trainer has run")?;
+    drop(trainer);
+    let trace = stats.measured_trace(&job.train)?;
+    let mut measured_job = job.clone();
+    let mut step = (*job.train).clone();
+    step.trace = trace.clone();
+    measured_job.train = Arc::new(step);
+
+    let none = NoEviction.plan(&trace, &unlimited)?;
+    let retain = Retain.plan(&trace, &unlimited)?;
+    let lowest = floor(&trace, &unlimited)?;
+    let mut budgets: Vec<(String, Bytes)> = args
+        .percent
+        .iter()
+        .map(|percent| (format!("{percent} %"), Bytes(none.report.arena.0 * u64::from(*percent) / 100)))
+        .collect();
+    budgets.push(("floor".to_owned(), lowest.bytes));
+    let mut reference = without_limit(device, &measured_job, &unlimited, &data, args.steps)?;
+    let mut all_none = reference.steps.clone();
+    let mut rows = Vec::new();
+    for (label, budget) in budgets {
+        eprintln!("{name}, batch {batch}: {label} = {budget}");
+        let limits = Limits { device: budget, ..unlimited.clone() };
+        let start = std::time::Instant::now();
+        let planned = match planner.plan(&trace, &limits) {
+            Ok(planned) => planned,
+            Err(reason) => {
+                let infeasible = Some(reason.to_string());
+                rows.push(Row { budget: label, budget_bytes: budget.0, infeasible, run: None });
+                continue;
+            }
+        };
+        let plan_ns = start.elapsed().as_nanos() as u64;
+        count::reset_peak();
+        let mut trainer = self::trainer(device, &measured_job, &*planner, &limits)?;
+        let measured = measure(&mut trainer, &data, args.steps)?;
+        drop(trainer);
+        let after = without_limit(device, &measured_job, &unlimited, &data, args.steps)?;
+        let around: Vec<u64> = reference.steps.iter().chain(&after.steps).copied().collect();
+        all_none.extend(&after.steps);
+        let report = &planned.report;
+        let msr = |full: Bytes| 1.0 - measured.peak_bytes as f64 / full.0 as f64;
+        rows.push(Row {
+            budget: label,
+            budget_bytes: budget.0,
+            infeasible: None,
+            run: Some(Run {
+                peak_bytes: measured.peak_bytes,
+                arena_bytes: report.arena.0,
+                host_bytes: report.host_arena.0,
+                msr_none: msr(none.report.arena),
+                msr_retain: msr(retain.report.arena),
+                eor_predicted: planned.simulation.step_time.0 as f64 / none.simulation.step_time.0 as f64 - 1.0,
+                eor: median(&measured.steps) as f64 / median(&around) as f64 - 1.0,
+                step_ns: median(&measured.steps),
+                stall_ns: measured.stall_ns,
+                evictions: report.evictions,
+                out_bytes: report.bytes_out.0,
+                in_bytes: report.bytes_in.0,
+                reruns: report.reruns,
+                plan_ns,
+                losses_equal: measured.losses == reference.losses,
+            }),
+        });
+        reference = after;
+    }
+    Ok(ModelAnswer {
+        model: name.to_owned(),
+        batch,
+        shape: job.shape,
+        ops: trace.ops().len(),
+        flops: job.train.costs.iter().map(|cost| cost.flops).sum(),
+        floor_bytes: lowest.bytes.0,
+        floor_op: trace.op(lowest.op).label.clone(),
+        none_bytes: none.report.arena.0,
+        retain_bytes: retain.report.arena.0,
+        none_step_ns: median(&all_none),
+        classes: classes(&measured_job),
+        rows,
+    })
+}
+
+fn trainer(
+    device: &Arc<HostDevice>,
+    job: &Job,
+    planner: &dyn Planner,
+    limits: &Limits,
+) -> anyhow::Result<Trainer<HostDevice>> {
+    let options = ExecutorOptions { profile: true, ..ExecutorOptions::default() };
+    Ok(Trainer::new(Arc::clone(device), job.clone(), planner, limits.clone(), options, 1)?)
+}
+
+fn without_limit(
+    device: &Arc<HostDevice>,
+    job: &Job,
+    unlimited: &Limits,
+    data: &Splits,
+    steps: usize,
+) -> anyhow::Result<Measured> {
+    let mut trainer = trainer(device, job, &NoEviction, unlimited)?;
+    measure(&mut trainer, data, steps)
+}
+
+/// One step to warm up, then the timed ones.
+fn measure(trainer: &mut Trainer<HostDevice>, data: &Splits, steps: usize) -> anyhow::Result<Measured> {
+    // Small models take many steps in the time of one step of a large one.
+    let steps =
+        if trainer.job().train.costs.iter().map(|cost| cost.flops).sum::<f64>() < 1e10 { 20 * steps } else { steps };
+    let mut batches = Batches::new(data.train.len(), trainer.job().batch, 1)?;
+    let (mut losses, mut times, mut stall_ns) = (Vec::new(), Vec::new(), 0);
+    let mut pending = None;
+    for step in 0..=steps + 1 {
+        let next = if step <= steps {
+            let indices = batches.next_batch().to_vec();
+            Some(trainer.begin(&*data.train, &indices, 1e-4)?)
+        } else {
+            None
+        };
+        if let Some(ticket) = std::mem::replace(&mut pending, next) {
+            let result = trainer.finish(ticket)?;
+            losses.push(result.scalar(tensile_models::job::LOSS).to_bits());
+            if step > 1 {
+                times.push(result.timings.step.0);
+                stall_ns += result.timings.stall.0;
+            }
+        }
+    }
+    let stall_ns = stall_ns / times.len().max(1) as u64;
+    Ok(Measured { losses, steps: times, stall_ns, peak_bytes: count::peak(Tag::Device) })
+}
+
+fn classes(job: &Job) -> Vec<ClassAnswer> {
+    let mut classes: BTreeMap<&str, ClassAnswer> = BTreeMap::new();
+    for (op, cost) in job.train.trace.ops().iter().zip(&job.train.costs) {
+        let class = classes.entry(&op.class).or_insert_with(|| ClassAnswer {
+            class: op.class.clone(),
+            ops: 0,
+            time_ns: 0,
+            flops: 0.0,
+        });
+        class.ops += 1;
+        class.time_ns += op.latency.0;
+        class.flops += cost.flops;
+    }
+    let mut classes: Vec<ClassAnswer> = classes.into_values().collect();
+    classes.sort_by_key(|class| std::cmp::Reverse(class.time_ns));
+    classes
+}
+
+fn median(times: &[u64]) -> u64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or(0)
+}

@@ -1,0 +1,159 @@
+//! What the command line takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tensile_models::budget::Budget;
+use tensile_sched::Mode;
+
+/// Trains models that need more memory than the device has.
+#[derive(Debug, Parser)]
+#[command(name = "tensile", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a model within a memory budget.
+    Train(TrainArgs),
+    /// Tell before running whether a model or a recorded step fits a budget, and at what cost.
+    Plan(PlanArgs),
+    /// List devices, models, data sets and policies.
+    Info(InfoArgs),
+}
+
+/// Which kinds of eviction may be used.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum ModeArg {
+    /// Copies to the host and back.
+    Swap,
+    /// Running ops again.
+    Recompute,
+    /// Whatever costs less.
+    #[default]
+    Both,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Swap => Mode::Swap,
+            ModeArg::Recompute => Mode::Recompute,
+            ModeArg::Both => Mode::Both,
+        }
+    }
+}
+
+/// How to plan.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PolicyArgs {
+    /// Planning policy; `tensile info` lists them.
+    #[arg(long, default_value = "tensile")]
+    pub(crate) policy: String,
+    /// Ways out of memory that the policy may use.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) mode: ModeArg,
+    /// Most bytes of host memory for swapped tensors, inputs and outputs: 8GiB, unlimited.
+    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
+    pub(crate) host_budget: Budget,
+}
+
+/// What to build a training step of.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StepArgs {
+    /// Samples in a batch.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) batch: usize,
+    /// Optimizer: adam, adamw or sgd (momentum 0.9).
+    #[arg(long, default_value = "adam")]
+    pub(crate) optimizer: String,
+    /// Height and width of the images for models that take any size; 0 = the model's own.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) size: usize,
+    /// Threads of the host device; 0 = one per core.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainArgs {
+    /// Model; `tensile info` lists them.
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) step: StepArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Device memory: 2GiB, 800MB, unlimited, or 60% of what the job takes without a limit.
+    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
+    pub(crate) budget: Budget,
+    /// First train without a limit, then within the budget, and compare the losses bit by bit.
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// Data: digits, synthetic, or a CSV file (gzip or not) with the pixels and the label of an image on each row. Without it,
+    /// digits where the model takes them, else synthetic.
+    #[arg(long)]
+    pub(crate) data: Option<String>,
+    /// Times to go through the training samples.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) epochs: usize,
+    /// Stop after this many steps; 0 = at the end of the epochs.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) steps: usize,
+    /// Learning rate.
+    #[arg(long, default_value_t = 1e-3)]
+    pub(crate) lr: f32,
+    /// Seed of initial weights, dropout and the order of samples.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print one JSON line for each step and one with the report, and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Load parameters and buffers from a safetensors file first.
+    #[arg(long)]
+    pub(crate) load: Option<PathBuf>,
+    /// Save parameters and buffers to a safetensors file at the end.
+    #[arg(long)]
+    pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// Model; `tensile info` lists them.
+    #[arg(required_unless_present = "trace", conflicts_with = "trace")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) step: StepArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Plan a recorded training step (JSON, gzip or not) instead of a model.
+    #[arg(long)]
+    pub(crate) trace: Option<PathBuf>,
+    /// Budgets to try, separated by commas: 2GiB, 60%.
+    #[arg(long, value_delimiter = ',', default_value = "100%,80%,60%,50%,40%", value_parser = parse_budget)]
+    pub(crate) budget: Vec<Budget>,
+    /// Rate of copies each way in bytes per second (12GB); default: measured on the device for models, 12 GB/s for recorded steps.
+    #[arg(long)]
+    pub(crate) link: Option<String>,
+    /// Print the program of the first feasible budget.
+    #[arg(long)]
+    pub(crate) show: bool,
+    /// Write the training step to a trace file; gzip-compressed if its name ends with .gz.
+    #[arg(long)]
+    pub(crate) write_trace: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_budget(text: &str) -> Result<Budget, String> {
+    text.parse()
+}

@@ -1,0 +1,81 @@
+//! `tensile info`: what there is.
+
+use serde::Serialize;
+use tensile_core::Device;
+use tensile_models::{policy, zoo};
+use tensile_sched::Bytes;
+
+use crate::Failure;
+use crate::args::InfoArgs;
+use crate::setup;
+
+#[derive(Serialize)]
+struct Answer {
+    version: &'static str,
+    devices: Vec<DeviceRow>,
+    models: Vec<ModelRow>,
+    policies: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct DeviceRow {
+    name: String,
+    memory_bytes: Option<u64>,
+    gflops_per_s: f64,
+    gbytes_per_s: f64,
+    copy_out_gbytes_per_s: f64,
+    copy_in_gbytes_per_s: f64,
+}
+
+#[derive(Serialize)]
+struct ModelRow {
+    name: &'static str,
+    about: &'static str,
+    shape: [usize; 3],
+    classes: usize,
+}
+
+pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
+    let device = setup::host_device(0)?;
+    let info = device.info();
+    let answer = Answer {
+        version: env!("CARGO_PKG_VERSION"),
+        devices: vec![DeviceRow {
+            name: info.name.clone(),
+            memory_bytes: info.memory,
+            gflops_per_s: info.flops_per_s / 1e9,
+            gbytes_per_s: info.bytes_per_s / 1e9,
+            copy_out_gbytes_per_s: info.link.out_bytes_per_s / 1e9,
+            copy_in_gbytes_per_s: info.link.in_bytes_per_s / 1e9,
+        }],
+        models: zoo::all()
+            .iter()
+            .map(|model| ModelRow { name: model.name, about: model.about, shape: model.shape, classes: model.classes })
+            .collect(),
+        policies: policy::all().iter().map(|policy| policy.name()).collect(),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
+        return Ok(());
+    }
+    println!("tensile {}\n\nDevices", answer.version);
+    for device in &answer.devices {
+        let memory = device.memory_bytes.map_or("memory unknown".to_owned(), |bytes| Bytes(bytes).to_string());
+        println!(
+            "  {}: {memory}, {:.0} GFLOP/s, {:.1} GB/s, copies out {:.1} GB/s and in {:.1} GB/s",
+            device.name,
+            device.gflops_per_s,
+            device.gbytes_per_s,
+            device.copy_out_gbytes_per_s,
+            device.copy_in_gbytes_per_s
+        );
+    }
+    println!("\nModels");
+    for model in &answer.models {
+        let [channels, height, width] = model.shape;
+        println!("  {:<10} {} ({channels}x{height}x{width}, {} classes)", model.name, model.about, model.classes);
+    }
+    println!("\nData\n  digits, synthetic, or a CSV file (gzip or not)");
+    println!("\nPolicies\n  {}", answer.policies.join(", "));
+    Ok(())
+}

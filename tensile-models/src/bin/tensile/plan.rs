@@ -1,0 +1,197 @@
+//! `tensile plan`: what a budget costs, before running.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use tensile_models::budget::Budget;
+use tensile_sched::baseline::{NoEviction, Retain};
+use tensile_sched::{Bytes, Floor, Limits, Link, Planned, Planner, Trace, file, floor, text};
+
+use crate::Failure;
+use crate::args::PlanArgs;
+use crate::output::{percent, table, write};
+use crate::setup;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Answer {
+    name: String,
+    ops: usize,
+    tensors: usize,
+    compute_ns: u64,
+    floor_bytes: u64,
+    floor_op: String,
+    none_peak_bytes: u64,
+    none_arena_bytes: u64,
+    retain_peak_bytes: u64,
+    policy: String,
+    budgets: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    budget: String,
+    budget_bytes: u64,
+    /// Present if the budget is not feasible; then the rest is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    infeasible: Option<String>,
+    #[serde(flatten)]
+    plan: Option<Plan>,
+}
+
+#[derive(Serialize)]
+struct Plan {
+    arena_bytes: u64,
+    peak_bytes: u64,
+    host_bytes: u64,
+    evictions: usize,
+    out_bytes: u64,
+    in_bytes: u64,
+    reruns: usize,
+    stall_ns: u64,
+    step_ns: u64,
+    overhead: f64,
+}
+
+impl From<&Planned> for Plan {
+    fn from(planned: &Planned) -> Self {
+        let report = &planned.report;
+        Self {
+            arena_bytes: report.arena.0,
+            peak_bytes: report.peak.0,
+            host_bytes: report.host_arena.0,
+            evictions: report.evictions,
+            out_bytes: report.bytes_out.0,
+            in_bytes: report.bytes_in.0,
+            reruns: report.reruns,
+            stall_ns: planned.simulation.stall_time().0,
+            step_ns: planned.simulation.step_time.0,
+            overhead: planned.simulation.overhead(),
+        }
+    }
+}
+
+pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
+    let planner = setup::policy(&args.policy.policy)?;
+    let link = args.link.as_deref().map(parse_link).transpose()?;
+    let (name, trace, mut limits) = match (&args.trace, &args.model) {
+        (Some(path), _) => (path.display().to_string(), read_trace(path)?, Limits::unlimited()),
+        (None, Some(model)) => {
+            let device = setup::host_device(args.step.threads)?;
+            let job = setup::job(model, &args.step, &device)?;
+            let limits = setup::limits(&device);
+            (format!("{model}, batch {}", args.step.batch), job.train.trace.clone(), limits)
+        }
+        (None, None) => unreachable!("clap asks for one of both"),
+    };
+    if let Some(link) = link {
+        limits.link = link;
+    }
+    if let Some(path) = &args.write_trace {
+        let compress = path.extension().is_some_and(|extension| extension == "gz");
+        write(path, &file::write_trace(&trace, compress))?;
+    }
+    limits.mode = args.policy.mode.into();
+    let none = NoEviction.plan(&trace, &limits).context("planning without a limit")?;
+    limits.host = setup::host_budget(args.policy.host_budget)?;
+    let retain =
+        Retain.plan(&trace, &Limits { host: Bytes::MAX, ..limits.clone() }).context("planning without a limit")?;
+    let lowest = floor(&trace, &limits).map_err(anyhow::Error::from)?;
+    let mut first: Option<Planned> = None;
+    let mut rows = Vec::new();
+    for &budget in &args.budget {
+        let device = budget.resolve(none.report.arena);
+        let result = planner.plan(&trace, &Limits { device, ..limits.clone() });
+        rows.push(Row {
+            budget: budget.to_string(),
+            budget_bytes: device.0,
+            infeasible: result.as_ref().err().map(ToString::to_string),
+            plan: result.as_ref().ok().map(Plan::from),
+        });
+        if let Ok(planned) = result {
+            first.get_or_insert(planned);
+        }
+    }
+    let answer = Answer {
+        name,
+        ops: trace.ops().len(),
+        tensors: trace.tensors().len(),
+        compute_ns: trace.compute_time().0,
+        floor_bytes: lowest.bytes.0,
+        floor_op: trace.op(lowest.op).label.clone(),
+        none_peak_bytes: none.report.peak.0,
+        none_arena_bytes: none.report.arena.0,
+        retain_peak_bytes: retain.report.peak.0,
+        policy: planner.name().to_owned(),
+        budgets: rows,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
+    } else {
+        print_answer(&answer, &trace, &lowest, &retain, &none);
+        if args.show
+            && let Some(planned) = &first
+        {
+            println!("\n{}", text::synced(&trace, &planned.synced));
+        }
+    }
+    if first.is_none() {
+        let reason =
+            answer.budgets.iter().filter_map(|row| row.infeasible.as_deref()).next_back().unwrap_or("none given");
+        return Err(anyhow!("no budget is feasible: {reason}").into());
+    }
+    Ok(())
+}
+
+fn print_answer(answer: &Answer, trace: &Trace, lowest: &Floor, retain: &Planned, none: &Planned) {
+    println!(
+        "{}: {} ops, {} tensors, {} of compute in a step",
+        answer.name,
+        answer.ops,
+        answer.tensors,
+        trace.compute_time()
+    );
+    println!("  floor                      {} (op '{}')", lowest.bytes, answer.floor_op);
+    println!("  peak without a limit       {} (arena {})", none.report.peak, none.report.arena);
+    println!("  peak if nothing is freed   {}\n", retain.report.peak);
+    let mut table = table(["budget", "bytes", "arena", "host", "evicted", "out", "in", "reruns", "stall", "slowdown"]);
+    for row in &answer.budgets {
+        let bytes = Bytes(row.budget_bytes).to_string();
+        match &row.plan {
+            Some(plan) => table.add_row([
+                row.budget.clone(),
+                bytes,
+                Bytes(plan.arena_bytes).to_string(),
+                Bytes(plan.host_bytes).to_string(),
+                plan.evictions.to_string(),
+                Bytes(plan.out_bytes).to_string(),
+                Bytes(plan.in_bytes).to_string(),
+                plan.reruns.to_string(),
+                tensile_sched::Nanos(plan.stall_ns).to_string(),
+                percent(plan.overhead),
+            ]),
+            None => table.add_row([row.budget.clone(), bytes, "does not fit".to_owned()]),
+        };
+    }
+    println!("{table}");
+    for row in answer.budgets.iter().filter(|row| row.infeasible.is_some()) {
+        println!("{}: {}", row.budget, row.infeasible.as_deref().unwrap_or_default());
+    }
+}
+
+fn read_trace(path: &Path) -> anyhow::Result<Trace> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read trace file '{}'", path.display()))?;
+    file::read_trace(&bytes).with_context(|| format!("trace file '{}'", path.display()))
+}
+
+/// `12GB` or `12GB/s`, the same each way.
+fn parse_link(text: &str) -> Result<Link, Failure> {
+    match text.trim_end_matches("/s").parse::<Budget>() {
+        Ok(Budget::Bytes(rate)) => {
+            Ok(Link { out_bytes_per_s: rate.0 as f64, in_bytes_per_s: rate.0 as f64, ..Link::PCIE3_X16 })
+        }
+        Ok(Budget::Unlimited) => Ok(Link::INFINITE),
+        _ => Err(Failure::Usage(format!("'{text}' is no link rate; write 12GB/s or unlimited"))),
+    }
+}

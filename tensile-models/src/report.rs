@@ -1,0 +1,147 @@
+//! What a run did, in figures.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tensile_core::Device;
+use tensile_core::device::host::count::{self, Tag};
+use tensile_core::exec::Step;
+use tensile_sched::{Bytes, Nanos, Role};
+
+use crate::budget::Budget;
+use crate::trainer::{TrainError, Trainer};
+
+/// Figures of a training run. Counts and times are per training step (means), memory is the most at any moment of the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Name of the run: its budget.
+    pub run: String,
+    /// Training steps.
+    pub steps: u64,
+    /// Fraction of the test samples told right at the end.
+    pub accuracy: Option<f64>,
+    /// Device bytes, as the counting allocator saw them: arenas, and whatever kernels allocated.
+    pub peak_bytes: u64,
+    /// The budget; absent if unlimited.
+    pub budget_bytes: Option<u64>,
+    /// Device arena of the training program.
+    pub arena_bytes: u64,
+    /// Most live bytes in it, by the checker.
+    pub live_bytes: u64,
+    /// Host arena: swapped tensors, inputs and outputs.
+    pub host_bytes: u64,
+    /// Copies to the host, deliveries of outputs included.
+    pub swap_outs: u64,
+    /// Copies to the device, arrivals of inputs included.
+    pub swap_ins: u64,
+    /// Copies that the budget causes, both directions.
+    pub evictions: u64,
+    /// Bytes copied to the host.
+    pub out_bytes: u64,
+    /// Bytes copied to the device.
+    pub in_bytes: u64,
+    /// Ops run again.
+    pub reruns: u64,
+    /// Idle time of the compute lane.
+    pub stall_ns: u64,
+    /// Time of a step.
+    pub step_ns: u64,
+    /// Time of a step as the planner's simulator predicted it.
+    pub predicted_step_ns: u64,
+    /// Resident memory of the process at the end, if the system tells.
+    pub resident_bytes: Option<u64>,
+}
+
+/// Begins counting the peak anew; call it before a run's trainer is made.
+pub fn start() {
+    count::reset_peak();
+}
+
+impl Report {
+    /// Figures of everything the trainer has done.
+    ///
+    /// # Errors
+    /// [`TrainError::Exec`] if work in flight fails.
+    pub fn new<D: Device>(
+        run: &str,
+        trainer: &mut Trainer<D>,
+        budget: Budget,
+        budget_bytes: Bytes,
+        accuracy: Option<f64>,
+    ) -> Result<Self, TrainError> {
+        trainer.executor().drain()?;
+        let stats = trainer.stats().cloned().unwrap_or_default();
+        let steps = stats.steps.max(1);
+        let program = trainer.train_program();
+        let planned = program.planned();
+        Ok(Self {
+            run: run.to_owned(),
+            steps: stats.steps,
+            accuracy,
+            peak_bytes: count::peak(Tag::Device),
+            budget_bytes: (budget != Budget::Unlimited).then_some(budget_bytes.0),
+            arena_bytes: planned.report.arena.0,
+            live_bytes: planned.report.peak.0,
+            host_bytes: planned.report.host_arena.0,
+            swap_outs: stats.swap_outs.count / steps,
+            swap_ins: stats.swap_ins.count / steps,
+            evictions: stats.evictions / steps,
+            out_bytes: stats.swap_outs.bytes / steps,
+            in_bytes: stats.swap_ins.bytes / steps,
+            reruns: stats.reruns / steps,
+            stall_ns: stats.stall_time.0 / steps,
+            step_ns: stats.step_time.0 / steps,
+            predicted_step_ns: planned.simulation.step_time.0,
+            resident_bytes: resident_bytes(),
+        })
+    }
+
+    /// Names and figures for people.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        let bytes = |bytes: u64| Bytes(bytes).to_string();
+        vec![
+            ("test accuracy", self.accuracy.map_or("-".to_owned(), |accuracy| format!("{:.2} %", accuracy * 100.0))),
+            ("budget", self.budget_bytes.map_or("unlimited".to_owned(), bytes)),
+            ("peak on the device (counted)", bytes(self.peak_bytes)),
+            ("device arena", bytes(self.arena_bytes)),
+            ("host arena", bytes(self.host_bytes)),
+            ("swap-outs per step", format!("{} ({})", self.swap_outs, bytes(self.out_bytes))),
+            ("swap-ins per step", format!("{} ({})", self.swap_ins, bytes(self.in_bytes))),
+            ("of these caused by the budget", self.evictions.to_string()),
+            ("reruns per step", self.reruns.to_string()),
+            ("stall per step", Nanos(self.stall_ns).to_string()),
+            ("step time", Nanos(self.step_ns).to_string()),
+            ("step time predicted", Nanos(self.predicted_step_ns).to_string()),
+            ("resident memory of the process", self.resident_bytes.map_or("unknown".to_owned(), bytes)),
+        ]
+    }
+}
+
+/// Elements of all parameters of a step.
+pub fn n_parameters(step: &Step) -> usize {
+    step.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.ty.numel()).sum()
+}
+
+/// Whether a file can be written at `path`, found out before hours of training.
+///
+/// # Errors
+/// Says which file and why.
+pub fn check_writable(path: &Path) -> std::io::Result<()> {
+    let fault = |error: std::io::Error| {
+        std::io::Error::new(error.kind(), format!("cannot write '{}': {error}", path.display()))
+    };
+    let existed = path.exists();
+    std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(fault)?;
+    if !existed {
+        std::fs::remove_file(path).map_err(fault)?;
+    }
+    Ok(())
+}
+
+/// Resident memory of this process, from `/proc`.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

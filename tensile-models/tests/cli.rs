@@ -1,0 +1,206 @@
+//! The `tensile` command: what it prints, and how it ends on bad input.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn tensile(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tensile")).args(args).output().unwrap()
+}
+
+#[track_caller]
+fn succeeds(args: &[&str]) -> String {
+    let output = tensile(args);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "tensile {args:?} ended with {}:\n{out}{err}", output.status);
+    out.into_owned()
+}
+
+/// The command ends with `status`, and says why in one line that contains all of `words`.
+#[track_caller]
+fn fails(status: i32, args: &[&str], words: &[&str]) {
+    let output = tensile(args);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "tensile {args:?}: {err}");
+    assert_eq!(err.lines().count(), 1, "tensile {args:?} says more than one line:\n{err}");
+    assert!(err.starts_with("error: "), "{err}");
+    assert!(!err.contains("panicked"), "{err}");
+    for word in words {
+        assert!(err.contains(word), "tensile {args:?} does not say '{word}': {err}");
+    }
+}
+
+/// A folder of this test's own, empty at first.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("'{line}': {error}"))
+}
+
+#[test]
+fn comparing_proves_equal_losses_and_real_evictions() {
+    let out = succeeds(&["train", "digit-cnn", "--budget", "50%", "--compare", "--json", "--epochs", "1"]);
+    let lines: Vec<Value> = out.lines().map(json).collect();
+    let last = lines.last().unwrap();
+    assert_eq!(last["losses_equal"], true);
+    let [unlimited, limited] = last["reports"].as_array().unwrap().as_slice() else { panic!("two reports") };
+    assert_eq!(unlimited["evictions"], 0);
+    assert_eq!(unlimited["reruns"], 0);
+    assert!(limited["evictions"].as_u64().unwrap() + limited["reruns"].as_u64().unwrap() > 0);
+    assert!(limited["peak_bytes"].as_u64() <= limited["budget_bytes"].as_u64());
+    assert!(limited["peak_bytes"].as_u64().unwrap() * 10 < unlimited["peak_bytes"].as_u64().unwrap() * 6);
+    assert_eq!(lines.len(), 22 + 22 + 1);
+    for step in 0..22 {
+        assert_eq!(lines[step]["loss_bits"], lines[22 + step]["loss_bits"]);
+    }
+    assert_eq!(lines[21]["accuracy"], lines[43]["accuracy"]);
+    assert!(lines[21]["accuracy"].is_f64());
+}
+
+#[test]
+fn the_digits_are_learnt_within_half_the_memory() {
+    let out = succeeds(&["train", "digit-cnn", "--budget", "50%", "--json", "--epochs", "6"]);
+    let report = json(out.lines().last().unwrap())["reports"][0].clone();
+    assert!(report["accuracy"].as_f64().unwrap() >= 0.97, "{report}");
+}
+
+#[test]
+fn plain_output_ends_with_a_report() {
+    let out = succeeds(&["train", "mlp", "--steps", "3", "--budget", "70%"]);
+    for words in ["test accuracy", "peak on the device", "swap-outs per step", "reruns per step", "resident memory"] {
+        assert!(out.contains(words), "no '{words}' in:\n{out}");
+    }
+}
+
+#[test]
+fn weights_are_saved_and_loaded() {
+    let file = folder("weights").join("mlp.safetensors");
+    let file = file.to_str().unwrap();
+    let accuracy = |args: &[&str]| {
+        let out = succeeds(&[&["train", "mlp", "--json", "--seed", "3"], args].concat());
+        json(out.lines().last().unwrap())["reports"][0]["accuracy"].as_f64().unwrap()
+    };
+    let trained = accuracy(&["--epochs", "8", "--save", file]);
+    let untrained = accuracy(&["--steps", "1", "--lr", "1e-30"]);
+    let loaded = accuracy(&["--steps", "1", "--lr", "1e-30", "--load", file]);
+    assert!(trained > 0.9 && untrained < 0.5, "{trained} {untrained}");
+    assert!((loaded - trained).abs() < 0.02, "{loaded} {trained}");
+    fails(1, &["train", "lenet", "--load", file, "--steps", "1"], &["mlp.safetensors", "conv1.weight"]);
+}
+
+#[test]
+fn a_models_trace_can_be_written_and_planned() {
+    let folder = folder("traces");
+    for name in ["cnn.json", "cnn.json.gz"] {
+        let path = folder.join(name);
+        let path = path.to_str().unwrap();
+        let direct = succeeds(&["plan", "digit-cnn", "--json", "--write-trace", path, "--link", "12GB/s"]);
+        let read = succeeds(&["plan", "--trace", path, "--json", "--link", "12GB/s"]);
+        let (direct, read) = (json(&direct), json(&read));
+        for key in ["ops", "tensors", "floor_op"] {
+            assert_eq!(direct[key], read[key], "{key}");
+        }
+        assert_eq!(read["budgets"].as_array().unwrap().len(), 5);
+    }
+}
+
+#[test]
+fn plans_show_their_programs() {
+    let out = succeeds(&["plan", "mlp", "--budget", "60%", "--show"]);
+    assert!(out.contains("floor") && out.contains("slowdown"), "{out}");
+    assert!(out.contains("fc1.linear") || out.contains("fc1"), "{out}");
+    let info = succeeds(&["info"]);
+    for word in ["digit-cnn", "resnet50", "tensile", "none", "retain", "host"] {
+        assert!(info.contains(word), "no '{word}' in:\n{info}");
+    }
+    assert!(!info.contains("cuda") && !info.contains("wgpu"), "{info}");
+}
+
+#[test]
+fn what_does_not_exist_is_a_usage_error() {
+    fails(2, &["train", "vgg99"], &["'vgg99'", "digit-cnn"]);
+    fails(2, &["plan", "vgg99"], &["'vgg99'", "digit-cnn"]);
+    fails(2, &["train", "mlp", "--batch", "0"], &["--batch 0"]);
+    fails(2, &["train", "mlp", "--batch", "-3"], &["-3"]);
+    fails(2, &["train", "mlp", "--budget", "abc"], &["'abc'", "2GiB"]);
+    fails(2, &["train", "mlp", "--budget", "0"], &["above zero"]);
+    fails(2, &["plan", "mlp", "--budget", "50%,abc"], &["'abc'"]);
+    fails(2, &["train", "mlp", "--policy", "magic"], &["'magic'", "tensile"]);
+    fails(2, &["train", "mlp", "--optimizer", "lion"], &["'lion'", "adam"]);
+    fails(2, &["train", "mlp", "--lr", "0"], &["--lr 0"]);
+    fails(2, &["train", "mlp", "--epochs", "0"], &["--epochs 0"]);
+    fails(2, &["train", "mlp", "--size", "32"], &["8x8"]);
+    fails(2, &["train", "mlp", "--host-budget", "50%"], &["--host-budget"]);
+    fails(2, &["train"], &["MODEL"]);
+    fails(2, &["plan"], &["MODEL"]);
+    fails(2, &["fly"], &["fly"]);
+    fails(2, &["train", "mlp", "--backend", "cuda"], &["--backend"]);
+}
+
+#[test]
+fn a_budget_below_the_floor_names_floor_and_op() {
+    fails(1, &["train", "digit-cnn", "--budget", "10%"], &["below the floor of", "MiB", "op"]);
+    fails(1, &["train", "digit-cnn", "--budget", "20KiB"], &["20.0 KiB", "below the floor of", "op"]);
+    fails(1, &["plan", "digit-cnn", "--budget", "1%", "--json"], &["below the floor of"]);
+    fails(1, &["train", "digit-cnn", "--budget", "40%", "--host-budget", "100KiB"], &["host"]);
+}
+
+#[test]
+fn data_faults_name_the_file() {
+    let folder = folder("data");
+    let missing = folder.join("missing.csv");
+    fails(1, &["train", "mlp", "--data", missing.to_str().unwrap()], &["missing.csv", "No such file"]);
+    let digits = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz")).unwrap();
+    let truncated = folder.join("truncated.csv.gz");
+    std::fs::write(&truncated, &digits[..digits.len() / 2]).unwrap();
+    fails(1, &["train", "mlp", "--data", truncated.to_str().unwrap()], &["truncated.csv.gz"]);
+    fails(1, &["train", "resnet18", "--data", "digits", "--size", "32", "--batch", "2"], &["[1, 8, 8]", "[3, 32, 32]"]);
+    fails(1, &["train", "mlp", "--batch", "2000"], &["1437", "2000"]);
+}
+
+#[test]
+fn trace_faults_name_op_and_tensor() {
+    let folder = folder("bad-traces");
+    let check = |name: &str, text: &str, words: &[&str]| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        fails(1, &["plan", "--trace", path.to_str().unwrap()], &[&[name], words].concat());
+    };
+    let tensor = |id: usize, kind: &str, bytes: &str| format!(r#"{{"id":{id},"bytes":{bytes},"kind":"{kind}"}}"#);
+    let op = |inputs: &str, outputs: &str| {
+        format!(r#"{{"id":0,"name":"conv","inputs":[{inputs}],"outputs":[{outputs}],"time_us":1.0}}"#)
+    };
+    let trace = |ops: String, tensors: [String; 2]| {
+        format!(r#"{{"meta":{{}},"ops":[{ops}],"tensors":[{}]}}"#, tensors.join(","))
+    };
+    let good = || [tensor(0, "param", "8"), tensor(1, "activation", "8")];
+    check("not.json", "certainly not", &[]);
+    check("empty.json", "", &[]);
+    check("unknown.json", &trace(op("7", "1"), good()), &["7", "conv"]);
+    check("early.json", &trace(op("1", ""), good()), &["conv", "t1"]);
+    check("negative.json", &trace(op("0", "1"), [tensor(0, "param", "-8"), tensor(1, "activation", "8")]), &["-8"]);
+    let absurd = [tensor(0, "param", "99999999999999999999999"), tensor(1, "activation", "8")];
+    check("absurd.json", &trace(op("0", "1"), absurd), &[]);
+    check("zero.json", &trace(op("0", "1"), [tensor(0, "param", "0"), tensor(1, "activation", "8")]), &["0"]);
+    let missing = folder.join("missing.json");
+    fails(1, &["plan", "--trace", missing.to_str().unwrap()], &["missing.json", "No such file"]);
+}
+
+#[test]
+fn output_paths_that_cannot_be_written_are_found_out_first() {
+    let folder = folder("unwritable");
+    let nowhere = folder.join("no/such/folder/file");
+    let nowhere = nowhere.to_str().unwrap();
+    fails(1, &["train", "mlp", "--steps", "1", "--save", nowhere], &["cannot write", "file"]);
+    fails(1, &["plan", "mlp", "--write-trace", nowhere], &["cannot write", "file"]);
+    let kept = folder.join("kept.safetensors");
+    std::fs::write(&kept, "old").unwrap();
+    fails(1, &["train", "mlp", "--data", "/no/data", "--save", kept.to_str().unwrap()], &["/no/data"]);
+    assert_eq!(std::fs::read(&kept).unwrap(), b"old", "a failed run leaves the old file alone");
+}

@@ -1,0 +1,158 @@
+//! ResNets against PyTorch: `data/resnet18.json` and `data/resnet50.json` hold losses, gradient norms and norms of running statistics that
+//! torchvision's models gave in float64 (see `data/README.md`).
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{data_file, device, job_with_gradients, limits};
+use serde::Deserialize;
+use tensile_core::device::host::Emulation;
+use tensile_core::exec::ExecutorOptions;
+use tensile_core::optim::Optimizer;
+use tensile_models::data::Dataset;
+use tensile_models::job::LOSS;
+use tensile_models::trainer::Trainer;
+use tensile_sched::baseline::NoEviction;
+use tensile_sched::{Bytes, Role};
+
+#[derive(Deserialize)]
+struct Fixture {
+    batch: usize,
+    size: usize,
+    seed: u64,
+    optimizer: String,
+    lr: f64,
+    parameters: usize,
+    /// In the order of the state dictionary.
+    shapes: Vec<(String, Vec<usize>)>,
+    losses: Vec<f64>,
+    grad_norms_step1: BTreeMap<String, f64>,
+    rel_grad_norm_diff_f32: f64,
+    buffer_norms_end: BTreeMap<String, f64>,
+}
+
+/// The fixtures' number source: value `i` of `seed`, in [−1, 1).
+fn value(i: u64, seed: u64) -> f64 {
+    let mut z = (seed << 32).wrapping_add(i).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    (z >> 40) as f64 / (1u64 << 23) as f64 - 1.0
+}
+
+/// Parameter number `k` as the fixtures state it.
+fn parameter(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
+    let fan_in: usize = shape[1..].iter().product();
+    let scale = f64::from((3.0 / fan_in as f64).sqrt() as f32);
+    (0..shape.iter().product::<usize>() as u64)
+        .map(|i| match value(i, seed) {
+            v if shape.len() > 1 => scale * v,
+            v if name.ends_with("weight") => 1.0 + 0.1 * v,
+            v => 0.1 * v,
+        })
+        .map(|v| v as f32)
+        .collect()
+}
+
+/// The one batch of the fixtures.
+struct Batch {
+    shape: [usize; 3],
+    seed: u64,
+}
+
+impl Dataset for Batch {
+    fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
+
+    fn classes(&self) -> usize {
+        1000
+    }
+
+    fn len(&self) -> usize {
+        usize::MAX
+    }
+
+    fn sample(&self, index: usize, pixels: &mut [f32]) -> i32 {
+        let first = (index * pixels.len()) as u64;
+        for (i, pixel) in (first..).zip(pixels) {
+            *pixel = value(i, self.seed) as f32;
+        }
+        (index * 37 % 1000) as i32
+    }
+}
+
+fn norm(bytes: &[u8]) -> f64 {
+    let squares = bytes.chunks_exact(4).map(|word| f64::from(f32::from_ne_bytes(word.try_into().unwrap())).powi(2));
+    squares.sum::<f64>().sqrt()
+}
+
+fn check(model: &str) {
+    let text = std::fs::read_to_string(data_file(&format!("{model}.json"))).unwrap();
+    let fixture: Fixture = serde_json::from_str(&text).unwrap();
+    let optimizer = match fixture.optimizer.as_str() {
+        "adam" => Optimizer::adam(),
+        "sgd" => Optimizer::sgd(0.9),
+        other => panic!("no optimizer {other}"),
+    };
+    let device = device(2, Emulation::default());
+    let job = job_with_gradients(model, fixture.batch, fixture.size, optimizer, &device);
+    let names: Vec<String> =
+        job.train.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.name.clone()).collect();
+    let unlimited = limits(&device, Bytes::MAX);
+    let mut trainer = Trainer::new(device, job, &NoEviction, unlimited, ExecutorOptions::default(), 0).unwrap();
+
+    // Every parameter of the published model is there under its name and in its shape, and no other.
+    assert_eq!(names.len(), fixture.shapes.len());
+    let mut n_parameters = 0;
+    for (k, (name, shape)) in fixture.shapes.iter().enumerate() {
+        let values = parameter(name, shape, fixture.seed + k as u64 + 1);
+        let persistent = trainer.job().train.persistents.iter().find(|p| p.name == *name);
+        assert_eq!(persistent.unwrap_or_else(|| panic!("no '{name}'")).ty.dims(), &shape[..], "{name}");
+        n_parameters += values.len();
+        trainer.executor().write_persistent(name, bytemuck::cast_slice(&values)).unwrap();
+    }
+    assert_eq!(n_parameters, fixture.parameters);
+
+    let batch = Batch { shape: [3, fixture.size, fixture.size], seed: fixture.seed };
+    let indices: Vec<usize> = (0..fixture.batch).collect();
+    let mut losses = Vec::new();
+    for step in 0..fixture.losses.len() {
+        let ticket = trainer.begin(&batch, &indices, fixture.lr).unwrap();
+        let result = trainer.finish(ticket).unwrap();
+        losses.push(f64::from(result.scalar(LOSS)));
+        if step == 0 {
+            for (index, name) in names.iter().enumerate() {
+                let gradient = result.output(&format!("gradient {index}")).unwrap();
+                let (found, expected) = (norm(&gradient.bytes), fixture.grad_norms_step1[name]);
+                let error = (found / expected - 1.0).abs();
+                let allowed = 3.0 * fixture.rel_grad_norm_diff_f32;
+                assert!(error < allowed, "{name}: gradient norm {found}, not {expected}");
+            }
+        }
+    }
+    let error = (losses[0] / fixture.losses[0] - 1.0).abs();
+    assert!(error < 1e-5, "first loss {}, not {}", losses[0], fixture.losses[0]);
+    for (&loss, expected) in losses.iter().zip(&fixture.losses).skip(1) {
+        // ResNet-50 is chaotic at this learning rate: gradients right to 0.4 % (PyTorch's own f32: 0.5 %) part by 4 % in the third loss.
+        let error = (loss / expected - 1.0).abs();
+        assert!(error < 0.05, "later loss {loss}, not {expected}");
+    }
+    let mut worst = 0.0f64;
+    for (name, expected) in &fixture.buffer_norms_end {
+        let found = norm(&trainer.executor().read_persistent(name).unwrap());
+        worst = worst.max((found / expected - 1.0).abs());
+    }
+    assert!(worst < 0.02, "running statistics differ by {worst}");
+}
+
+#[test]
+fn resnet18_is_torchvisions() {
+    check("resnet18");
+}
+
+#[test]
+fn resnet50_is_torchvisions() {
+    check("resnet50");
+}

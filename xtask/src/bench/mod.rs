@@ -1,0 +1,53 @@
+//! `cargo xtask bench`: runs the measuring program, prints Markdown, keeps JSON under `target/bench/`.
+
+mod quick;
+mod rate;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::ci::cargo;
+
+/// Benches.
+#[derive(clap::Subcommand)]
+pub(crate) enum Bench {
+    /// Digit CNN, ResNet-18 and ResNet-50 on the host device under budgets.
+    Quick {
+        /// Passed on to the measuring program: `--models resnet50:8 --percent 60 --steps 5`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
+    match bench {
+        Bench::Quick { args } => quick::run(&args),
+    }
+}
+
+/// Runs `tensile-bench NAME ARGS`, gives its JSON.
+fn measure(name: &str, args: &[String]) -> anyhow::Result<Value> {
+    let output = Command::new(cargo())
+        .args(["run", "--quiet", "--package", "tensile-models", "--bin", "tensile-bench", "--", name])
+        .args(args)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("tensile-bench {name} ended with {}", output.status);
+    }
+    serde_json::from_slice(&output.stdout).with_context(|| format!("tensile-bench {name} printed no JSON"))
+}
+
+/// Keeps the result of a bench under `target/bench/`.
+fn keep(name: &str, json: &Value) -> anyhow::Result<PathBuf> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
+    std::fs::create_dir_all(&root).with_context(|| format!("cannot make '{}'", root.display()))?;
+    let path = root.canonicalize()?.join(format!("{name}.json"));
+    let text = serde_json::to_string_pretty(json)?;
+    std::fs::write(&path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,168 @@
+//! `cargo xtask bench quick`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{keep, measure, rate};
+
+#[derive(Deserialize)]
+struct Answer {
+    device: String,
+    threads: usize,
+    models: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    model: String,
+    batch: usize,
+    shape: [usize; 3],
+    ops: usize,
+    flops: f64,
+    floor_bytes: u64,
+    floor_op: String,
+    none_bytes: u64,
+    retain_bytes: u64,
+    none_step_ns: u64,
+    classes: Vec<Class>,
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Class {
+    class: String,
+    ops: usize,
+    time_ns: u64,
+    flops: f64,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    budget: String,
+    budget_bytes: u64,
+    infeasible: Option<String>,
+    #[serde(flatten)]
+    run: Option<Run>,
+}
+
+#[derive(Deserialize)]
+struct Run {
+    peak_bytes: u64,
+    host_bytes: u64,
+    msr_none: f64,
+    msr_retain: f64,
+    eor_predicted: f64,
+    eor: f64,
+    step_ns: u64,
+    stall_ns: u64,
+    evictions: usize,
+    out_bytes: u64,
+    in_bytes: u64,
+    reruns: usize,
+    plan_ns: u64,
+    losses_equal: bool,
+}
+
+pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
+    let threads = std::thread::available_parallelism()?.get();
+    let before = rate::gemm_flops_per_s(threads);
+    let mut json = measure("quick", args)?;
+    let rate = before.max(rate::gemm_flops_per_s(threads));
+    let answer: Answer = serde_json::from_value(json.clone()).context("the measuring program's answer")?;
+    println!(
+        "# Training within a budget\n\nDevice: {}. The machine's rate: {:.0} GFLOP/s (`gemm` crate, 1024³, {threads} threads).",
+        answer.device,
+        rate / 1e9
+    );
+    if answer.threads != threads {
+        println!("The device ran on {} threads.", answer.threads);
+    }
+    for model in &answer.models {
+        print_model(model, rate);
+    }
+    json["gemm_flops_per_s"] = json!(rate);
+    let path = keep("quick", &json)?;
+    eprintln!("\nJSON: {}", path.display());
+    anyhow::ensure!(losses_equal(&json), "losses differ from those without a limit");
+    Ok(())
+}
+
+fn print_model(model: &Model, rate: f64) {
+    let [channels, height, width] = model.shape;
+    let seconds = model.none_step_ns as f64 * 1e-9;
+    let speed = model.flops / seconds;
+    println!(
+        "\n## {}, batch {}, {channels}x{height}x{width}, Adam: {} ops\n\nWithout a limit: peak {} ({} if nothing is freed), step {:.1} ms, {:.1} GFLOP/s = {:.0} % of the machine's rate. Floor {} (op `{}`).\n",
+        model.model,
+        model.batch,
+        model.ops,
+        mib(model.none_bytes),
+        mib(model.retain_bytes),
+        seconds * 1e3,
+        speed / 1e9,
+        100.0 * speed / rate,
+        mib(model.floor_bytes),
+        model.floor_op,
+    );
+    println!(
+        "| budget | bytes | peak counted | MSR (none) | MSR (retain) | EOR predicted | EOR measured | CBR | step ms | stall ms | evictions | out | in | reruns | host | plan ms | same losses |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|");
+    for row in &model.rows {
+        let Some(run) = &row.run else {
+            let reason = row.infeasible.as_deref().unwrap_or("no reason given");
+            println!("| {} | {} | does not fit: {reason} |", row.budget, mib(row.budget_bytes));
+            continue;
+        };
+        // Within the noise of timing there is no overhead to divide by.
+        let cbr = if run.eor > 0.005 { format!("{:.1}", run.msr_none / run.eor) } else { "-".to_owned() };
+        println!(
+            "| {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {cbr} | {:.1} | {:.1} | {} | {} | {} | {} | {} | {:.1} | {} |",
+            row.budget,
+            mib(row.budget_bytes),
+            mib(run.peak_bytes),
+            run.msr_none,
+            run.msr_retain,
+            run.eor_predicted,
+            run.eor,
+            run.step_ns as f64 * 1e-6,
+            run.stall_ns as f64 * 1e-6,
+            run.evictions,
+            mib(run.out_bytes),
+            mib(run.in_bytes),
+            run.reruns,
+            mib(run.host_bytes),
+            run.plan_ns as f64 * 1e-6,
+            if run.losses_equal { "yes" } else { "NO" },
+        );
+    }
+    println!("\n| op class | ops | ms | share | GFLOP/s | of the machine's rate |\n|---|--:|--:|--:|--:|--:|");
+    let total: u64 = model.classes.iter().map(|class| class.time_ns).sum();
+    for class in &model.classes {
+        let share = class.time_ns as f64 / total.max(1) as f64;
+        if share < 0.01 {
+            continue;
+        }
+        let speed = class.flops / (class.time_ns.max(1) as f64 * 1e-9);
+        println!(
+            "| {} | {} | {:.1} | {:.1} % | {:.1} | {:.0} % |",
+            class.class,
+            class.ops,
+            class.time_ns as f64 * 1e-6,
+            100.0 * share,
+            speed / 1e9,
+            100.0 * speed / rate
+        );
+    }
+}
+
+fn losses_equal(json: &Value) -> bool {
+    let rows = json["models"].as_array().into_iter().flatten().flat_map(|model| model["rows"].as_array()).flatten();
+    rows.filter_map(|row| row.get("losses_equal")).all(|equal| equal == true)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
+}
