@@ -1,7 +1,9 @@
 //! Ways to spoil a program.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
-use tensile_sched::{Bytes, Instr, OpId, Placed, TensorId, Trace};
+use tensile_sched::{Bytes, Instr, OpId, Placed, Placement, TensorId, Trace};
 
 /// One change; numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub(crate) enum Mutation {
     Copy(usize, usize),
     /// Use an in-place pair, or stop using it; the third number says whether the address follows.
     Takeover(usize, bool),
+    /// Run an op once more where its inputs happen to be on the device.
+    Rerun(usize, usize),
     /// Let an instruction name another tensor or op.
     Rename(usize, u32),
     /// Change what stands in the boundary about a tensor.
@@ -36,6 +40,7 @@ pub(crate) fn mutations() -> impl Strategy<Value = Mutation> + Clone {
         4 => (n(), prop_oneof![Just(-1i64), Just(1), -6i64..6]).prop_map(|(at, by)| Mutation::Shift(at, by)),
         2 => (n(), n()).prop_map(|(a, b)| Mutation::Copy(a, b)),
         3 => (n(), any::<bool>()).prop_map(|(at, follow)| Mutation::Takeover(at, follow)),
+        3 => (n(), n()).prop_map(|(at, op)| Mutation::Rerun(at, op)),
         1 => (n(), 0u32..20).prop_map(|(at, to)| Mutation::Rename(at, to)),
         1 => n().prop_map(Mutation::HostValid),
     ]
@@ -74,6 +79,7 @@ impl Mutation {
                 **addresses.get_mut(a % count)? = value;
             }
             Mutation::Takeover(at, follow) => return takeover(trace, placed, at, follow),
+            Mutation::Rerun(at, op) => return rerun(trace, placed, unit, at % (n_instrs + 1), op),
             Mutation::Rename(at, to) => match &mut spoiled.program.instrs[at % n_instrs] {
                 Instr::Run { op, .. } | Instr::Rerun { op, .. } => *op = OpId(to),
                 Instr::SwapOut(tensor) | Instr::SwapIn(tensor) | Instr::Release(tensor) => *tensor = TensorId(to),
@@ -158,5 +164,44 @@ fn takeover(trace: &Trace, placed: &Placed, at: usize, follow: bool) -> Option<P
         let home = placed.layout.homes.iter().find(|home| home.tensor == pair.input).and_then(|home| home.device);
         spoiled.layout.placements[index].device[output] = address.or(home)?;
     }
+    Some(spoiled)
+}
+
+/// Inserts a rerun of one of the ops whose inputs are on the device at that time, with addresses behind all others, and
+/// releases what it brings beyond what was there.
+fn rerun(trace: &Trace, placed: &Placed, unit: Bytes, at: usize, choice: usize) -> Option<Placed> {
+    let n_ops = trace.ops().len();
+    let mut resident: BTreeSet<TensorId> = placed.program.boundary.iter().map(|entry| entry.tensor).collect();
+    let mut ran = 0;
+    for instr in &placed.program.instrs[..at] {
+        match instr {
+            Instr::Run { op, takeovers } | Instr::Rerun { op, takeovers } => {
+                resident.extend(trace.ops().get(op.index()).into_iter().flat_map(|op| &op.writes));
+                takeovers.iter().for_each(|pair| _ = resident.remove(&pair.input));
+                ran = ran.max(op.index() + 1).min(n_ops);
+            }
+            Instr::SwapIn(tensor) => _ = resident.insert(*tensor),
+            Instr::Release(tensor) => _ = resident.remove(tensor),
+            Instr::SwapOut(_) => {}
+        }
+    }
+    let can_run = |op: &OpId| trace.op(*op).reads.iter().all(|read| resident.contains(read));
+    let can_run: Vec<OpId> = trace.op_ids().take(ran).filter(can_run).collect();
+    let &id = can_run.get(choice % can_run.len().max(1))?;
+    let op = trace.op(id);
+    let mut spoiled = placed.clone();
+    let mut claim = |bytes: Bytes| {
+        let address = spoiled.layout.arena;
+        spoiled.layout.arena += bytes.align_up(unit);
+        address
+    };
+    let device = op.writes.iter().map(|&write| claim(trace.tensor(write).bytes)).collect();
+    let workspace = (op.workspace > Bytes::ZERO).then(|| claim(op.workspace));
+    let mut added = vec![(Instr::Rerun { op: id, takeovers: vec![] }, Placement { device, workspace, host: None })];
+    let new = op.writes.iter().filter(|write| !resident.contains(write));
+    added.extend(new.map(|&write| (Instr::Release(write), Placement::default())));
+    let (instrs, placements): (Vec<Instr>, Vec<Placement>) = added.into_iter().unzip();
+    spoiled.program.instrs.splice(at..at, instrs);
+    spoiled.layout.placements.splice(at..at, placements);
     Some(spoiled)
 }
