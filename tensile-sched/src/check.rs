@@ -2,7 +2,7 @@
 //!
 //! [`check`] goes through the instructions once, in program order, and keeps for every tensor where it is on the device and whether its
 //! host copy is valid, and for both arenas which bytes are taken by what. Every rule stated in [`program`](crate::program) and in
-//! [`Limits`](crate::Limits) is a [`Violation`] when it is broken. Waits and time are [`verify`](crate::verify::verify)'s concern.
+//! [`Limits`] is a [`Violation`] when it is broken. Waits and time are [`verify`](crate::verify::verify)'s concern.
 
 mod shape;
 mod spans;

@@ -1,4 +1,4 @@
-//! Random traces and links for property tests with [proptest].
+//! Random traces and links for property tests with [`mod@proptest`].
 //!
 //! [`traces`] mixes two shapes: [`wild_traces`], where any op may touch anything the rules of [`Trace::new`] allow, and [`training_traces`], with a
 //! forward pass, a backward pass that needs what the forward pass made, and updates. Both are built from lists of small numbers, so that
