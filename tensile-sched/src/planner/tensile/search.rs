@@ -42,8 +42,11 @@ const MOST_ROUNDS: usize = 10;
 /// Rounds that show how good a recipe is.
 const FIRST_ROUNDS: usize = 2;
 /// Most instructions laid out by one search; a thorough layout counts [`THOROUGH`] times.
-const MOST_WORK: usize = 500_000;
+const MOST_WORK: usize = 300_000;
 const THOROUGH: usize = 10;
+/// An arena of more than this many quarters of the budget is not worth tightening caps for, and after so many of those the search ends.
+const HOPELESS_QUARTERS: u64 = 5;
+const MOST_HOPELESS: usize = 3;
 /// Beyond this many ops, fewer recipes are tried.
 const MANY_OPS: usize = 2000;
 
@@ -55,6 +58,8 @@ pub(super) struct Search<'a> {
     pub(super) least_host: Option<Bytes>,
     /// Instructions laid out so far.
     work: usize,
+    /// Programs whose arena was far above the budget.
+    n_hopeless: usize,
     /// Programs laid out so far: recipes often agree.
     tried: Vec<Program>,
 }
@@ -68,7 +73,7 @@ struct Open {
 
 impl<'a> Search<'a> {
     pub(super) fn new(facts: &'a Facts<'a>, options: &'a TensileOptions) -> Self {
-        Self { facts, options, best: None, least_host: None, work: 0, tried: Vec::new() }
+        Self { facts, options, best: None, least_host: None, work: 0, n_hopeless: 0, tried: Vec::new() }
     }
 
     /// Looks for the fastest program within the budgets.
@@ -127,7 +132,7 @@ impl<'a> Search<'a> {
         for round in 0..n_rounds {
             let program = make(facts, recipe, &caps.values, start)?;
             let n_instrs = program.instrs.len();
-            if self.work + n_instrs > MOST_WORK || self.tried.contains(&program) {
+            if self.work + n_instrs > MOST_WORK || self.n_hopeless >= MOST_HOPELESS || self.tried.contains(&program) {
                 return None;
             }
             self.work += n_instrs;
@@ -140,6 +145,10 @@ impl<'a> Search<'a> {
             self.tried.push(program);
             if placed.layout.arena <= budget {
                 self.offer(recipe, placed);
+                return None;
+            }
+            if placed.layout.arena.0 / HOPELESS_QUARTERS > budget.0 / 4 {
+                self.n_hopeless += 1;
                 return None;
             }
             caps.tighten(facts, &placed, 1.0 + round as f64 / 4.0);
