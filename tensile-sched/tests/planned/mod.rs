@@ -195,14 +195,14 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(6))]
+    #![proptest_config(config(4))]
 
     /// Large traces: planners panic when check or verify refuses their own program, so planning is the test.
     #[test]
     fn large_traces_are_planned(
         trace in prop_oneof![
-            wild_traces(Sizes { unit: UNIT.0, most_units: 1 << 16, odd: true }, 100..300),
-            training_traces(Sizes { unit: UNIT.0, most_units: 1 << 16, odd: true }, 40..80),
+            wild_traces(Sizes { unit: UNIT.0, most_units: 1 << 16, odd: true }, 60..160),
+            training_traces(Sizes { unit: UNIT.0, most_units: 1 << 16, odd: true }, 20..40),
         ],
         link in links(),
     ) {
