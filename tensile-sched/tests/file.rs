@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use tensile_sched::strategy::{Sizes, traces};
 use tensile_sched::{
@@ -184,7 +185,10 @@ fn any_trace() -> impl Strategy<Value = Trace> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("proptest-regressions/file.txt"))),
+        ..ProptestConfig::with_cases(128)
+    })]
 
     #[test]
     fn what_is_written_is_read_back(trace in any_trace(), compress: bool) {
