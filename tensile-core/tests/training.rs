@@ -5,6 +5,8 @@ mod common;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use common::{Way, executor, feed, interpret_steps, limits, normed_images, run_steps};
+use tensile_core::checkpoint::{self, Contents};
+use tensile_core::conformance::Case;
 use tensile_core::device::host::count::{self, CountingAllocator, Tag};
 use tensile_core::device::host::{Delays, Emulation, Failure, HostDevice, HostOptions};
 use tensile_core::exec::{Compiled, ExecError, Executor, ExecutorOptions, Step, lower};
@@ -322,4 +324,102 @@ fn c18_a_budget_that_fits_costs_nothing() {
         assert_eq!((planned.report.evictions, planned.report.reruns), (0, 0));
         assert_eq!(planned.simulation.step_time, plain.simulation.step_time);
     }
+}
+
+/// Evaluation from the boundary of training under the same budget: it changes nothing, and memory stays the same from epoch to epoch
+/// (field report C35: tracel-ai/burn#4792).
+#[test]
+fn c35_evaluation_takes_turns_with_training() {
+    let _turn = turn();
+    let optimizer = Optimizer::adam();
+    let graph = common::classifier(Graph::new(), Some(&optimizer)).unwrap();
+    let expected = interpret_steps(&graph, &optimizer, 6);
+    let sibling = common::classifier(graph.sibling(), None).unwrap();
+    let device = device(2, Emulation { poison: true, ..Emulation::default() });
+    let step = Arc::new(lower(&graph, &*device).unwrap());
+    let evaluation = Arc::new(lower(&sibling, &*device).unwrap());
+    let free = limits(&device, Bytes::MAX);
+    for budget in budgets(&step, &free, 3) {
+        let limits = Limits { device: budget, ..free.clone() };
+        let training = plan(&Tensile::default(), &step, &limits);
+        let boundary = Some(training.planned().synced.layout().homes.clone());
+        let evaluating = plan(&Tensile::default(), &evaluation, &Limits { boundary, ..limits });
+        count::reset_peak();
+        let mut executor = executor(&device, &training, ExecutorOptions { profile: true, poison: true });
+        let (mut losses, mut bytes) = (Vec::new(), Vec::new());
+        for iteration in 0..6 {
+            let ticket = executor.begin(&training, feed(iteration, &optimizer)).unwrap();
+            // The step in flight is drained before the other program begins; its result waits for its ticket.
+            let first = executor.begin(&evaluating, feed(100, &optimizer)).unwrap();
+            let second = executor.begin(&evaluating, feed(100, &optimizer)).unwrap();
+            let second = executor.finish(second).unwrap();
+            assert_eq!(executor.finish(first).unwrap().outputs, second.outputs);
+            losses.push(second.scalar("loss"));
+            let trained = executor.finish(ticket).unwrap();
+            assert_eq!(common::outputs_of(trained), expected.outputs[iteration as usize], "budget {budget}");
+            bytes.push((executor.arena_bytes(), executor.host_bytes(), count::current(Tag::Device)));
+        }
+        assert_eq!(executor.state().unwrap(), expected.state, "budget {budget}");
+        assert!(losses.windows(2).all(|pair| pair[0] != pair[1]), "evaluation sees training: {losses:?}");
+        assert!(bytes.windows(2).all(|pair| pair[0] == pair[1]), "{bytes:?}");
+        assert!(count::peak(Tag::Device) <= budget.0);
+    }
+}
+
+/// Shared by all jobs and bit-exact: a state that is saved in the middle and loaded by a job under another budget goes on as if nothing had been.
+#[test]
+fn a_checkpoint_continues_under_another_budget() {
+    let _turn = turn();
+    let optimizer = Optimizer::adam();
+    let graph = common::classifier(Graph::new(), Some(&optimizer)).unwrap();
+    let expected = interpret_steps(&graph, &optimizer, 6);
+    let device = device(2, Emulation::default());
+    let step = Arc::new(lower(&graph, &*device).unwrap());
+    let free = limits(&device, Bytes::MAX);
+    let budgets = budgets(&step, &free, 3);
+    let compiled = [budgets[3], budgets[0]]
+        .map(|budget| plan(&Tensile::default(), &step, &Limits { device: budget, ..free.clone() }));
+    let path = std::env::temp_dir().join(format!("tensile-continue-{}.safetensors", std::process::id()));
+    let mut first = executor(&device, &compiled[0], ExecutorOptions::default());
+    let half = run_steps(&mut first, &compiled[0], &optimizer, 3);
+    checkpoint::save(&path, &half.state, Contents::Training, &Default::default()).unwrap();
+    drop(first);
+    let mut second = executor(&device, &compiled[1], ExecutorOptions::default());
+    second.write_state(&checkpoint::load(&path, &step.persistents, Contents::Training).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for iteration in 3..6 {
+        let result = second.step(&compiled[1], feed(iteration, &optimizer)).unwrap();
+        assert_eq!(common::outputs_of(result), expected.outputs[iteration as usize]);
+    }
+    assert_eq!(second.state().unwrap(), expected.state);
+}
+
+/// Kernels allocate nothing that grows with the shapes: what they need is in their workspace, where the planner sees it.
+#[test]
+fn kernels_allocate_nothing() {
+    let _turn = turn();
+    let optimizer = Optimizer::adam();
+    let graphs = [
+        ("classifier", common::classifier_of(Graph::new(), Some(&optimizer), [32, 3, 24, 24]).unwrap()),
+        ("evaluation", common::classifier_of(Graph::new(), None, [32, 3, 24, 24]).unwrap()),
+    ];
+    let cases = tensile_core::conformance::cases().into_iter().map(|case| (case.name, case.graph()));
+    let mut guilty = Vec::new();
+    for (name, graph) in cases.chain(graphs) {
+        for threads in [1, 2] {
+            let device = device(threads, Emulation::default());
+            let step = Arc::new(lower(&graph, &*device).unwrap());
+            let compiled = plan(&NoEviction, &step, &limits(&device, Bytes::MAX));
+            let mut executor = executor(&device, &compiled, ExecutorOptions::default());
+            count::reset_peak();
+            executor
+                .step(&compiled, |input, bytes| bytes.copy_from_slice(&Case::input(&input.name, &input.ty)))
+                .unwrap();
+            let scratch = count::peak(Tag::Device) - compiled.arena().0;
+            if scratch > 0 {
+                guilty.push((threads, name, scratch));
+            }
+        }
+    }
+    assert!(guilty.is_empty(), "(threads, case, bytes): {guilty:?}");
 }

@@ -6,6 +6,7 @@
 mod compiled;
 mod error;
 mod executor;
+mod lanes;
 pub mod lower;
 mod persistent;
 mod stats;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::exec::{Compiled, Executor, ExecutorOptions, Named, PersistentValue, Step, StepResult, lower};
 use tensile_core::nn::init_value;
+use tensile_core::op::conv2d::Conv2d;
 use tensile_core::op::pool::Pool2d;
 use tensile_core::optim::{Optimizer, SCALARS, train};
 use tensile_core::testing::{float_bytes, int_bytes, values};
@@ -38,6 +39,59 @@ pub(crate) fn normed_images(optimizer: &Optimizer) -> Result<Graph, GraphError> 
     let loss = graph.softmax_cross_entropy(logits, labels)?;
     graph.output("loss", loss)?;
     train(&mut graph, loss, optimizer)?;
+    Ok(graph)
+}
+
+/// Two convolutions with batch norm, dropout, and a linear layer on small images: to train, or on running statistics to evaluate.
+pub(crate) fn classifier(graph: Graph, training: Option<&Optimizer>) -> Result<Graph, GraphError> {
+    classifier_of(graph, training, [16, 1, 8, 8])
+}
+
+/// The same for images of any size.
+pub(crate) fn classifier_of(
+    mut graph: Graph,
+    training: Option<&Optimizer>,
+    images: [usize; 4],
+) -> Result<Graph, GraphError> {
+    let [n, _, height, width] = images;
+    let mut x = graph.input("x", TensorType::f32(images))?;
+    let labels = graph.input("labels", TensorType::i32([n]))?;
+    for (layer, channels) in [6, 8].into_iter().enumerate() {
+        x = graph.scoped(&format!("layer{layer}"), |graph| {
+            let inputs = graph.dims(x)[1];
+            let weight = graph.parameter("conv.weight", [channels, inputs, 3, 3], Init::Uniform { bound: 0.4 })?;
+            let x = graph.conv2d(x, weight, None, Conv2d::new(1, 1))?;
+            let scale = graph.parameter("norm.weight", [channels], Init::Constant(1.0))?;
+            let shift = graph.parameter("norm.bias", [channels], Init::Constant(0.0))?;
+            let mean = graph.buffer("norm.mean", TensorType::f32([channels]), Init::Constant(0.0))?;
+            let var = graph.buffer("norm.var", TensorType::f32([channels]), Init::Constant(1.0))?;
+            let count = graph.buffer("norm.count", TensorType::i32([]), Init::Constant(0.0))?;
+            let x = if training.is_some() {
+                let [y, batch_mean, batch_var] = graph.batch_norm(x, scale, shift, 1e-5)?;
+                graph.batch_norm_stats([mean, var, count], [batch_mean, batch_var], n * height * width, 0.1)?;
+                y
+            } else {
+                graph.batch_norm_inference(x, [mean, var], scale, shift, 1e-5)?
+            };
+            graph.relu(x)
+        })?;
+    }
+    if training.is_some() {
+        let random = graph.input("random", TensorType::i32([4]))?;
+        x = graph.dropout(x, random, 0.25, 0)?;
+    }
+    let x = graph.max_pool2d(x, Pool2d::new(2, 2))?;
+    let features = 8 * (height / 2) * (width / 2);
+    let x = graph.reshape(x, [n, features])?;
+    let weight = graph.parameter("head.weight", [4, features], Init::Uniform { bound: 0.1 })?;
+    let logits = graph.linear(x, weight, None)?;
+    let loss = graph.softmax_cross_entropy(logits, labels)?;
+    let right = graph.count_correct(logits, labels)?;
+    graph.output("loss", loss)?;
+    graph.output("right", right)?;
+    if let Some(optimizer) = training {
+        train(&mut graph, loss, optimizer)?;
+    }
     Ok(graph)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -54,7 +55,10 @@ impl Rates {
 }
 
 /// Size of the buffers to copy: larger than caches, small enough to be quick.
-const COPY: usize = 16 << 20;
+const COPY: usize = 8 << 20;
+
+/// Products timed in one go, long enough for the system's scheduler to share the cores between them and the copies.
+const PRODUCTS: usize = 24;
 
 fn seconds(run: impl FnOnce()) -> f64 {
     let start = Instant::now();
@@ -68,8 +72,6 @@ fn best_of(n: usize, mut run: impl FnMut()) -> f64 {
 
 fn measure(pool: &ThreadPool) -> Rates {
     let launch_s = best_of(50, || pool.install(|| black_box(())));
-    let flops_per_s = measure_flops(pool);
-
     let mut buffers = [vec![1u8; COPY], vec![2u8; COPY], vec![3u8; COPY], vec![4u8; COPY]];
     let copy = |buffers: &mut [Vec<u8>]| {
         let (from, to) = buffers.split_at_mut(1);
@@ -81,20 +83,15 @@ fn measure(pool: &ThreadPool) -> Rates {
     let both_s = best_of(3, || {
         let (first, second) = buffers.split_at_mut(2);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let (from, to) = first.split_at_mut(1);
-                to[0].copy_from_slice(&from[0]);
-            });
-            let (from, to) = second.split_at_mut(1);
-            to[0].copy_from_slice(&from[0]);
+            scope.spawn(|| copy(first));
+            copy(second);
         });
     });
     let duplex = if both_s < 1.5 * alone_s { Duplex::Full } else { Duplex::Half };
 
-    // A kernel alone and beside copies: on a CPU they share cores and memory.
     let mut sums = vec![0f32; COPY / 4];
     let adds: Vec<f32> = vec![1.0; COPY / 4];
-    let mut kernel = || {
+    let add_s = best_of(3, || {
         pool.install(|| {
             sums.par_chunks_mut(1 << 14).zip(adds.par_chunks(1 << 14)).for_each(|(sums, adds)| {
                 for (sum, add) in sums.iter_mut().zip(adds) {
@@ -102,52 +99,63 @@ fn measure(pool: &ThreadPool) -> Rates {
                 }
             });
         });
-    };
-    let kernel_s = best_of(3, &mut kernel);
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    });
+
+    // A matrix product alone and beside copies: on a CPU they share cores and memory.
+    let product = Product::new(pool);
+    let product_s = best_of(4, || product.run(pool));
+    let run_all = || seconds(|| (0..PRODUCTS).for_each(|_| product.run(pool)));
+    let all_s = run_all();
+    let stop = AtomicBool::new(false);
     let beside_s = std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 copy(&mut buffers[..2]);
             }
         });
-        let seconds = best_of(3, &mut kernel);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let seconds = run_all();
+        stop.store(true, Ordering::Relaxed);
         seconds
     });
     Rates {
-        flops_per_s,
-        bytes_per_s: 3.0 * COPY as f64 / kernel_s,
+        flops_per_s: Product::FLOPS / product_s,
+        bytes_per_s: 3.0 * COPY as f64 / add_s,
         launch_s,
         link: Link {
             out_bytes_per_s: COPY as f64 / alone_s,
             in_bytes_per_s: COPY as f64 / alone_s,
             latency: Nanos((launch_s * 1e9) as u64),
             duplex,
-            kernel_slowdown: (beside_s / kernel_s).clamp(1.0, 2.0),
+            kernel_slowdown: (beside_s / all_s).clamp(1.0, 2.0),
         },
     }
 }
 
 /// A matrix product by the device's own kernel.
-fn measure_flops(pool: &ThreadPool) -> f64 {
-    const N: usize = 512;
-    let op: Op = MatMul { trans_a: false, trans_b: false, sum_batch: false }.into();
-    let ty = [TensorType::f32([N, N]), TensorType::f32([N, N])];
-    let bytes = ty[0].bytes() as u64;
-    let scratch = op.def().host_workspace(&ty, &ty[..1], pool.current_num_threads()) as u64;
-    let regions = [0, 1, 2].map(|index| Region { offset: index * bytes, bytes });
-    let workspace = Region { offset: 3 * bytes, bytes: scratch };
-    let ledger = Arc::new(Ledger::new(u64::MAX));
-    let Ok(memory) = Memory::new(&ledger, Tag::Other, workspace.end()) else {
-        // Too little memory to measure: everything will fail anyway.
-        return Rates::NOMINAL.flops_per_s;
-    };
-    let arg = |index: usize| Arg { region: regions[index], ty: &ty[0] };
-    let (inputs, outputs) = ([arg(0), arg(1)], [arg(2)]);
-    let call = OpCall { op: &op, inputs: &inputs, outputs: &outputs, workspace };
-    let kernel = Kernel::new(&Arc::new(memory), &call);
-    2.0 * (N * N * N) as f64 / best_of(4, || kernel.run(pool))
+struct Product(Kernel);
+
+impl Product {
+    const N: usize = 384;
+    const FLOPS: f64 = 2.0 * (Self::N * Self::N * Self::N) as f64;
+
+    fn new(pool: &ThreadPool) -> Self {
+        let op: Op = MatMul { trans_a: false, trans_b: false, sum_batch: false }.into();
+        let ty = [TensorType::f32([Self::N, Self::N]), TensorType::f32([Self::N, Self::N])];
+        let bytes = ty[0].bytes() as u64;
+        let scratch = op.def().host_workspace(&ty, &ty[..1], pool.current_num_threads()) as u64;
+        let regions = [0, 1, 2].map(|index| Region { offset: index * bytes, bytes });
+        let workspace = Region { offset: 3 * bytes, bytes: scratch };
+        let memory = Memory::new(&Arc::new(Ledger::new(u64::MAX)), Tag::Other, workspace.end());
+        let memory = memory.expect("some megabytes to measure with can be had");
+        let arg = |index: usize| Arg { region: regions[index], ty: &ty[0] };
+        let (inputs, outputs) = ([arg(0), arg(1)], [arg(2)]);
+        let call = OpCall { op: &op, inputs: &inputs, outputs: &outputs, workspace };
+        Self(Kernel::new(&Arc::new(memory), &call))
+    }
+
+    fn run(&self, pool: &ThreadPool) {
+        self.0.run(pool);
+    }
 }
 
 #[cfg(test)]
