@@ -35,15 +35,15 @@ pub struct TensileOptions {
     /// Prices of a nanosecond of a copy lane, in nanoseconds of the step, that are tried. At 0 a copy behind kernels is free; the higher the price, the more is recomputed.
     /// For steps of more than 2,000 ops only the first.
     pub lane_prices: Vec<f64>,
-    /// Factors on estimated copy times that are tried; above 1 copies begin earlier. For steps of more than 2,000 ops only the first.
-    pub margins: Vec<f64>,
+    /// Factor on estimated copy times that is tried beside 1; above 1 copies begin earlier.
+    pub margin: f64,
     /// Most rounds in which the best program's simulated times, stalls and reruns included, take the place of the undisturbed ones.
     pub n_refinements: usize,
 }
 
 impl Default for TensileOptions {
     fn default() -> Self {
-        Self { lane_prices: vec![0.02, 0.0, 0.1, 0.5], margins: vec![1.0, 1.2], n_refinements: 2 }
+        Self { lane_prices: vec![0.02, 0.1, 0.5, 1.0, 0.0], margin: 1.2, n_refinements: 2 }
     }
 }
 

@@ -41,9 +41,11 @@ pub(super) struct Found {
 const MOST_ROUNDS: usize = 10;
 /// Rounds that show how good a recipe is.
 const FIRST_ROUNDS: usize = 2;
+/// Recipes that are then followed until they fit.
+const MOST_CHOSEN: usize = 2;
 /// Most instructions laid out by one search; a thorough layout counts [`THOROUGH`] times.
 const MOST_WORK: usize = 300_000;
-const THOROUGH: usize = 10;
+const THOROUGH: usize = 5;
 /// An arena of more than this many quarters of the budget is not worth tightening caps for, and after so many of those the search ends.
 const HOPELESS_QUARTERS: u64 = 5;
 const MOST_HOPELESS: usize = 3;
@@ -78,47 +80,46 @@ impl<'a> Search<'a> {
 
     /// Looks for the fastest program within the budgets.
     pub(super) fn run(&mut self) {
-        let n_ops = self.facts.n_ops();
-        let is_large = n_ops > MANY_OPS;
-        let is_planned = self.facts.limits.boundary.is_none() && n_ops > 0;
-        let few = |n: usize| if is_large { 1 } else { n };
-        let mut recipes = Vec::new();
-        for &lane_price in self.options.lane_prices.iter().take(few(self.options.lane_prices.len())) {
-            for &margin in self.options.margins.iter().take(few(self.options.margins.len())) {
-                recipes.push(Recipe { lane_price, margin, is_planned });
-            }
-        }
-        self.try_all(&recipes, &self.facts.start.clone(), few(3));
+        let facts = self.facts;
+        let is_planned = facts.limits.boundary.is_none() && facts.n_ops() > 0;
+        let is_large = facts.n_ops() > MANY_OPS;
+        let n_prices = if is_large { 1 } else { self.options.lane_prices.len() };
+        let recipe = |&lane_price: &f64| Recipe { lane_price, margin: 1.0, is_planned };
+        let mut recipes: Vec<Recipe> = self.options.lane_prices[..n_prices].iter().map(recipe).collect();
+        self.try_all(&recipes, &facts.start);
         if self.best.is_none() && is_planned {
-            let walks: Vec<Recipe> = recipes.iter().map(|&recipe| Recipe { is_planned: false, ..recipe }).collect();
-            self.try_all(&walks[..few(walks.len())], &self.facts.start.clone(), few(2));
+            recipes.truncate(2);
+            recipes.iter_mut().for_each(|recipe| recipe.is_planned = false);
+            self.try_all(&recipes, &facts.start);
         }
-        for _ in 0..self.options.n_refinements.min(few(usize::MAX)) {
+        for _ in 0..if is_large { 1 } else { self.options.n_refinements } {
             let Some(best) = &self.best else { break };
             let before = best.simulation.step_time;
             let recipe = best.recipe;
-            let start = starts(self.facts, best);
-            let factors = [1.0, 0.5, 2.0];
-            let recipes: Vec<Recipe> = factors[..few(3)]
-                .iter()
-                .map(|factor| Recipe { lane_price: recipe.lane_price * factor, is_planned, ..recipe })
-                .collect();
-            self.try_all(&recipes, &start, few(2));
+            let start = starts(facts, best);
+            let mut recipes = vec![Recipe { is_planned, ..recipe }];
+            if !is_large {
+                recipes.push(Recipe { is_planned, margin: self.options.margin, ..recipe });
+                recipes.push(Recipe { is_planned, lane_price: recipe.lane_price / 2.0, ..recipe });
+                recipes.push(Recipe { is_planned, lane_price: recipe.lane_price * 2.0, ..recipe });
+            }
+            self.try_all(&recipes, &start);
             if self.best.as_ref().is_none_or(|best| best.simulation.step_time >= before) {
                 break;
             }
         }
     }
 
-    /// Tries recipes quickly, then sees to it that the `n_chosen` most promising of those that do not fit yet do.
-    fn try_all(&mut self, recipes: &[Recipe], start: &[u64], n_chosen: usize) {
+    /// Tries the first recipe until it fits, the others for a few rounds; then sees to it that the most promising of those fit as well.
+    fn try_all(&mut self, recipes: &[Recipe], start: &[u64]) {
         let mut open = Vec::new();
-        for &recipe in recipes {
+        for (index, &recipe) in recipes.iter().enumerate() {
             let caps = Caps::new(self.facts, self.facts.budget().0);
-            open.extend(self.attempt(recipe, start, caps, FIRST_ROUNDS));
+            let n_rounds = if index == 0 { MOST_ROUNDS } else { FIRST_ROUNDS };
+            open.extend(self.attempt(recipe, start, caps, n_rounds));
         }
         open.sort_by_key(|open: &Open| open.time);
-        for Open { recipe, caps, time } in open.into_iter().take(n_chosen) {
+        for Open { recipe, caps, time } in open.into_iter().take(MOST_CHOSEN) {
             if self.best.as_ref().is_none_or(|best| time < best.simulation.step_time) {
                 self.attempt(recipe, start, caps, MOST_ROUNDS);
             }
@@ -138,7 +139,8 @@ impl<'a> Search<'a> {
             self.work += n_instrs;
             let mut placed = place_quickly(facts.trace, facts.limits, &program).ok()?;
             let is_close = placed.layout.arena.0 <= budget.0 + budget.0 / 50;
-            if placed.layout.arena > budget && is_close && self.work + THOROUGH * n_instrs <= MOST_WORK {
+            let is_worth_it = is_close && n_rounds > FIRST_ROUNDS;
+            if placed.layout.arena > budget && is_worth_it && self.work + THOROUGH * n_instrs <= MOST_WORK {
                 self.work += THOROUGH * n_instrs;
                 placed = place(facts.trace, facts.limits, &program).ok()?;
             }
@@ -151,7 +153,7 @@ impl<'a> Search<'a> {
                 self.n_hopeless += 1;
                 return None;
             }
-            caps.tighten(facts, &placed, 1.0 + round as f64 / 4.0);
+            caps.tighten(facts, &placed, 1.0 + round as f64 / 2.0);
             if round + 1 == n_rounds {
                 let time = simulate(facts.trace, &sync(facts.trace, placed), &facts.limits.link).step_time;
                 return Some(Open { recipe, caps, time });
