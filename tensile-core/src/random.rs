@@ -14,6 +14,7 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 /// [`philox4x32`] of `N` counters at once, word by word: `counters[word][lane]`. A loop over lanes for the compiler to vectorise.
+#[inline(always)]
 pub fn philox4x32_lanes<const N: usize>(counters: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
     let [mut c0, mut c1, mut c2, mut c3] = counters;
     for _ in 0..ROUNDS {

@@ -72,6 +72,31 @@ fn shapes_are_named() {
         "net.block.reduce_sum: op 'reduce_sum' on (f32[2, 3]): cannot sum over dimensions [1, 0]",
     );
     check(
+        &[f32s(&[2, 3]), f32s(&[2, 4])],
+        |graph, x| graph.concat(x, 0),
+        "net.block.concat: op 'concat' on (f32[2, 3], f32[2, 4]): takes f32 tensors that differ in dimension 0 at most",
+    );
+    check(
+        &[f32s(&[2, 3])],
+        |graph, x| graph.slice(x[0], 1, 2, 2),
+        "net.block.slice: op 'slice' on (f32[2, 3]): cannot take 2 elements from 2 on along dimension 1 of size 3",
+    );
+    check(
+        &[f32s(&[2, 3])],
+        |graph, x| graph.slice(x[0], 2, 0, 1),
+        "net.block.slice: op 'slice' on (f32[2, 3]): takes one f32 tensor of 3 dimensions (at most 8)",
+    );
+    check(
+        &[f32s(&[2, 3])],
+        |graph, x| graph.permute(x[0], &[0, 0]),
+        "net.block.permute: op 'permute' on (f32[2, 3]): cannot order 2 dimensions as [0, 0]; each must stand there once, and at most 8 are possible",
+    );
+    check(
+        &[f32s(&[3, 2])],
+        |graph, x| graph.causal_softmax(x[0]),
+        "net.block.softmax: op 'softmax' on (f32[3, 2]): has 3 rows but only 2 columns, so that the first would see none",
+    );
+    check(
         &[f32s(&[2, 3])],
         |graph, x| graph.reshape(x[0], [4]),
         "net.block.reshape: cannot view f32[2, 3] as shape [4]: 6 elements against 4",

@@ -54,6 +54,9 @@ fn check(
     if graph.inputs().any(|(name, _)| name == "labels") {
         names.push(("labels".to_owned(), int_bytes(&labels)));
     }
+    if graph.inputs().any(|(name, _)| name == "indices") {
+        names.push(("indices".to_owned(), int_bytes(&[1, 3, 3, 8, 0, 1])));
+    }
     let given: Vec<(&str, Vec<u8>)> = names.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
     let outcome = testing::run(&graph, &given, &[], 1);
     let difference = largest_difference(&outcome.output("y"), &numbers(&case["output"]));
@@ -188,4 +191,53 @@ fn matmul() {
     check("matmul_batched", TIGHT, plain, |graph, x| graph.matmul(x[0], x[1], false, false));
     check("matmul_batched_transposed", TIGHT, plain, |graph, x| graph.matmul(x[0], x[1], false, true));
     check("matmul_broadcast", TIGHT, plain, |graph, x| graph.matmul(x[0], x[1], false, false));
+}
+
+#[test]
+fn activations() {
+    check("gelu_erf", TIGHT, |_| (3.0, 0.0), |graph, x| graph.gelu(x[0]));
+    check("gelu_tanh", TIGHT, |_| (3.0, 0.0), |graph, x| graph.gelu_tanh(x[0]));
+    check("sigmoid", TIGHT, |_| (5.0, 0.0), |graph, x| graph.sigmoid(x[0]));
+    check("tanh", TIGHT, |_| (3.0, 0.0), |graph, x| graph.tanh(x[0]));
+    check("softmax", TIGHT, |_| (4.0, 0.0), |graph, x| graph.softmax(x[0]));
+}
+
+#[test]
+fn layout() {
+    check("concat_channels", TIGHT, plain, |graph, x| graph.concat(x, 1));
+    check("slice_channels", TIGHT, plain, |graph, x| graph.slice(x[0], 1, 2, 3));
+    check("pad_hw", TIGHT, plain, |graph, x| graph.pad(x[0], &[0, 0, 0, 1], &[0, 0, 1, 2]));
+    check("permute_0213", TIGHT, plain, |graph, x| graph.permute(x[0], &[0, 2, 1, 3]));
+}
+
+#[test]
+fn layer_norm() {
+    check("layer_norm", 5e-6, plain, |graph, x| graph.layer_norm(x[0], x[1], x[2], 1e-5));
+}
+
+#[test]
+fn embedding() {
+    check("embedding", TIGHT, plain, |graph, x| {
+        let indices = graph.input("indices", TensorType::i32([2, 3]))?;
+        graph.embedding(x[0], indices)
+    });
+}
+
+#[test]
+fn attention() {
+    check("causal_attention_head", TIGHT, plain, |graph, x| {
+        let scores = graph.matmul(x[0], x[1], false, true)?;
+        let scores = graph.scale(scores, 0.5)?;
+        let weights = graph.causal_softmax(scores)?;
+        graph.matmul(weights, x[2], false, false)
+    });
+}
+
+/// Every case of the file is checked here.
+#[test]
+fn no_case_is_left_out() {
+    let (data, source) = (data(), include_str!("fixtures.rs"));
+    for name in data["cases"].as_object().expect("an object").keys() {
+        assert!(source.contains(&format!("\"{name}\"")), "{name} is not checked");
+    }
 }

@@ -208,3 +208,45 @@ fn composition() {
         graph.mean(z, &[2, 3])
     });
 }
+
+#[test]
+fn activations() {
+    let x = || [plain(&[3, 7], 1)];
+    check("sigmoid", &x(), &[], &|graph, x| graph.sigmoid(x[0]));
+    check("tanh", &x(), &[], &|graph, x| graph.tanh(x[0]));
+    check("gelu", &x(), &[], &|graph, x| graph.gelu(x[0]));
+    check("gelu_tanh", &x(), &[], &|graph, x| graph.gelu_tanh(x[0]));
+    check("softmax", &x(), &[], &|graph, x| graph.softmax(x[0]));
+    check("causal_softmax", &[plain(&[2, 3, 5], 1)], &[], &|graph, x| graph.causal_softmax(x[0]));
+}
+
+#[test]
+fn layer_norm() {
+    let inputs = [plain(&[2, 3, 5], 1), plain(&[5], 2), plain(&[5], 3)];
+    check("layer_norm", &inputs, &[], &|graph, x| graph.layer_norm(x[0], x[1], x[2], 1e-2));
+}
+
+#[test]
+fn layout() {
+    for axis in 0..3 {
+        check("slice", &[plain(&[3, 4, 5], 1)], &[], &|graph, x| graph.slice(x[0], axis, 1, 2));
+        let mut shapes = [[3, 4, 5]; 3];
+        (shapes[1][axis], shapes[2][axis]) = (1, 2);
+        let inputs = [plain(&shapes[0], 1), plain(&shapes[1], 2), plain(&shapes[2], 3)];
+        check("concat", &inputs, &[], &|graph, x| graph.concat(x, axis));
+    }
+    check("pad", &[plain(&[2, 3, 2], 1)], &[], &|graph, x| graph.pad(x[0], &[1, 0, 2], &[0, 2, 1]));
+    check("pad", &[plain(&[2, 3, 2], 1)], &[], &|graph, x| graph.pad(x[0], &[0, 1, 0], &[0, 1, 0]));
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        check("permute", &[plain(&[2, 3, 4], 1)], &[], &|graph, x| graph.permute(x[0], &order));
+    }
+}
+
+#[test]
+fn embedding() {
+    let indices = [("indices", int_bytes(&[1, 4, 4, 0, 1, 1]))];
+    check("embedding", &[plain(&[5, 3], 1)], &indices, &|graph, x| {
+        let indices = graph.input("indices", TensorType::i32([3, 2]))?;
+        graph.embedding(x[0], indices)
+    });
+}

@@ -218,6 +218,43 @@ pub fn cases() -> Vec<Case> {
             let y = graph.softmax_cross_entropy_ignoring(logits, labels, 2)?;
             with_gradients(graph, y, &[logits])
         };
+        "activations", SUMS, |graph| {
+            let x = f32(graph, "x", [5, 201])?;
+            let y = graph.gelu(x)?;
+            let y = graph.tanh(y)?;
+            let y = graph.gelu_tanh(y)?;
+            let y = graph.sigmoid(y)?;
+            with_gradients(graph, y, &[x])
+        };
+        "softmax", SUMS, |graph| {
+            let x = f32(graph, "x", [3, 7, 130])?;
+            let y = graph.softmax(x)?;
+            with_gradients(graph, y, &[x])
+        };
+        "causal softmax", SUMS, |graph| {
+            let x = f32(graph, "x", [2, 9, 11])?;
+            let y = graph.causal_softmax(x)?;
+            with_gradients(graph, y, &[x])
+        };
+        "layer_norm", SUMS, |graph| {
+            let (x, weight, bias) = (f32(graph, "x", [3, 11, 70])?, f32(graph, "weight", [70])?, f32(graph, "bias", [70])?);
+            let y = graph.layer_norm(x, weight, bias, 1e-5)?;
+            with_gradients(graph, y, &[x, weight, bias])
+        };
+        "embedding", SUMS, |graph| {
+            let table = f32(graph, "table", [4, 33])?;
+            let indices = graph.input("indices", TensorType::i32([5, 8]))?;
+            let y = graph.embedding(table, indices)?;
+            with_gradients(graph, y, &[table])
+        };
+        "concat, slice, pad and permute", TIGHT, |graph| {
+            let (a, b) = (f32(graph, "a", [3, 4, 5])?, f32(graph, "b", [3, 2, 5])?);
+            let y = graph.concat(&[a, b, a], 1)?;
+            let y = graph.permute(y, &[2, 0, 1])?;
+            let y = graph.slice(y, 2, 1, 8)?;
+            let y = graph.pad(y, &[1, 0, 2], &[0, 3, 0])?;
+            with_gradients(graph, y, &[a, b])
+        };
         "sgd", TIGHT, |graph| update(graph, Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 }, 1 << 20);
         "sgd without momentum", TIGHT, |graph| update(graph, Optimizer::sgd(0.0).rule, 1 << 20);
         "adam", TIGHT, |graph| update(graph, Optimizer::adam().rule, 1 << 20);

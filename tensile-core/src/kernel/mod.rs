@@ -7,3 +7,4 @@ pub(crate) mod depthwise;
 pub(crate) mod gemm;
 pub(crate) mod isa;
 pub(crate) mod window;
+pub(crate) mod work;

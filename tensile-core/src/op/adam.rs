@@ -8,6 +8,7 @@ use super::{Cost, OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
 use crate::graph::{GraphError, Value};
+use crate::kernel::work::{Work, vectorized};
 use crate::tensor::TensorType;
 
 /// Adam (Kingma, Ba: arXiv 1412.6980) and AdamW (Loshchilov, Hutter: arXiv 1711.05101): inputs parameter (updated), gradient, scalars f32[3], first and
@@ -56,20 +57,38 @@ impl OpDef for Adam {
 
     fn host_kernel(&self, call: &HostCall<'_>) {
         let scalars = call.input::<f32>(2);
-        let (step_size, root, keep) = (scalars[0], scalars[1], if self.decoupled { scalars[2] } else { 1.0 });
-        let decay = if self.decoupled { 0.0 } else { self.weight_decay };
-        let (new1, beta2, new2) = ((1.0 - self.beta1) as f32, self.beta2 as f32, (1.0 - self.beta2) as f32);
         let p = self.part.of_mut(call.update::<f32>(0));
         let g = self.part.of(call.input::<f32>(1));
         let (m, v) = (call.update::<f32>(3), call.update::<f32>(4));
         let states = m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK));
         p.par_chunks_mut(CHUNK).zip(g.par_chunks(CHUNK)).zip(states).for_each(|((p, g), (m, v))| {
-            for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
-                let (kept, g) = (*p * keep, g + decay * *p);
-                *m += new1 * (g - *m);
-                *v = beta2 * *v + new2 * (g * g);
-                *p = kept - step_size * (*m / (v.sqrt() / root + self.eps));
-            }
+            vectorized(Step { op: self, scalars, p, g, m, v });
         });
+    }
+}
+
+/// The step of some elements.
+struct Step<'a> {
+    op: &'a Adam,
+    scalars: &'a [f32],
+    p: &'a mut [f32],
+    g: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl Work for Step<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { op, scalars, p, g, m, v } = self;
+        let (step_size, root, eps) = (scalars[0], scalars[1], op.eps);
+        let (keep, decay) = if op.decoupled { (scalars[2], 0.0) } else { (1.0, op.weight_decay) };
+        let (new1, beta2, new2) = ((1.0 - op.beta1) as f32, op.beta2 as f32, (1.0 - op.beta2) as f32);
+        for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
+            let (kept, g) = (*p * keep, g + decay * *p);
+            *m += new1 * (g - *m);
+            *v = beta2 * *v + new2 * (g * g);
+            *p = kept - step_size * (*m / (v.sqrt() / root + eps));
+        }
     }
 }

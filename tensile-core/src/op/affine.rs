@@ -1,6 +1,6 @@
 //! `affine`: the same scale and shift for every element.
 
-use super::elementwise::{infer_unary, unary};
+use super::elementwise::{Unary, infer_unary, unary};
 use super::{OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
@@ -14,6 +14,13 @@ pub struct Affine {
     pub scale: f32,
     /// Summand.
     pub shift: f32,
+}
+
+impl Unary for Affine {
+    #[inline(always)]
+    fn of(&self, x: f32) -> f32 {
+        self.scale * x + self.shift
+    }
 }
 
 impl OpDef for Affine {
@@ -35,8 +42,7 @@ impl OpDef for Affine {
     }
 
     fn host_kernel(&self, call: &HostCall<'_>) {
-        let (scale, shift) = (self.scale, self.shift);
-        unary(call, |x| scale * x + shift);
+        unary(call, self);
     }
 }
 

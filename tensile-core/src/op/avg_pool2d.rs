@@ -2,11 +2,12 @@
 
 use rayon::prelude::*;
 
-use super::pool::{Planes, Pool2d};
+use super::pool::{Planes, Pool2d, TILE, strided};
 use super::{Cost, OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
+use crate::kernel::work::{Work, vectorized};
 use crate::tensor::{Shape, TensorType};
 
 /// Average pooling: input f32[N, C, H, W], output the sum of each window divided by its size.
@@ -68,29 +69,41 @@ impl OpDef for AvgPool2d {
         let (input, output, n) = (planes.input(), planes.output(), planes.at_once());
         y.par_chunks_mut(n * output).zip(x.par_chunks(n * input)).for_each(|(y, x)| {
             for (y, x) in y.chunks_exact_mut(output).zip(x.chunks_exact(input)) {
-                self.plane(planes, x, y);
+                vectorized(Plane { op: self, planes, x, y });
             }
         });
     }
 }
 
-impl AvgPool2d {
-    fn plane(&self, planes: Planes, x: &[f32], y: &mut [f32]) {
-        let (pool, w) = (&self.pool, planes.w);
+/// One plane of the forward op, tap by tap over whole rows of outputs.
+struct Plane<'a> {
+    op: &'a AvgPool2d,
+    planes: Planes,
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Work for Plane<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { op, planes, x, y } = self;
+        let (pool, w) = (&op.pool, planes.w);
         for (out_h, y) in y.chunks_exact_mut(planes.out_w).enumerate() {
             y.fill(0.0);
             for row in pool.window(0, out_h, planes.h) {
                 let x = &x[row * w..(row + 1) * w];
                 for tap in 0..pool.kernel[1] {
-                    let (windows, first) = pool.taps(tap, w, planes.out_w);
-                    for (y, x) in y[windows].iter_mut().zip(x[first..].iter().step_by(pool.stride[1])) {
-                        *y += x;
+                    let (windows, first) = pool.taps(tap, w, 0..planes.out_w);
+                    if !windows.is_empty() {
+                        let y = &mut y[windows.clone()];
+                        let n = y.len();
+                        strided(&x[first..], pool.stride[1], n, |i, x| y[i] += x);
                     }
                 }
             }
-            let height = self.extent(0, out_h, planes.h);
+            let height = op.extent(0, out_h, planes.h);
             for (out_w, y) in y.iter_mut().enumerate() {
-                *y /= (height * self.extent(1, out_w, w)) as f32;
+                *y /= (height * op.extent(1, out_w, w)) as f32;
             }
         }
     }
@@ -121,23 +134,53 @@ impl OpDef for AvgPool2dGrad {
         let (input, output, n) = (planes.input(), planes.output(), planes.at_once());
         dx.par_chunks_mut(n * input).zip(dy.par_chunks(n * output)).for_each(|(dx, dy)| {
             for (dx, dy) in dx.chunks_exact_mut(input).zip(dy.chunks_exact(output)) {
-                self.plane(planes, dx, dy);
+                vectorized(GradPlane { op: &self.forward, planes, dx, dy });
             }
         });
     }
 }
 
-impl AvgPool2dGrad {
-    fn plane(&self, planes: Planes, dx: &mut [f32], dy: &[f32]) {
-        let (pool, w) = (&self.forward.pool, planes.w);
+/// One plane of the gradient.
+struct GradPlane<'a> {
+    op: &'a AvgPool2d,
+    planes: Planes,
+    dx: &'a mut [f32],
+    dy: &'a [f32],
+}
+
+impl Work for GradPlane<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { op, planes, dx, dy } = self;
+        let (pool, w) = (&op.pool, planes.w);
         dx.fill(0.0);
         for (out_h, dy) in dy.chunks_exact(planes.out_w).enumerate() {
-            let height = self.forward.extent(0, out_h, planes.h);
-            for row in pool.window(0, out_h, planes.h) {
-                let dx = &mut dx[row * w..(row + 1) * w];
-                for (out_w, dy) in dy.iter().enumerate() {
-                    let share = dy / (height * self.forward.extent(1, out_w, w)) as f32;
-                    dx[pool.window(1, out_w, w)].iter_mut().for_each(|dx| *dx += share);
+            let height = op.extent(0, out_h, planes.h);
+            for (tile, dy) in dy.chunks(TILE).enumerate() {
+                let tile = tile * TILE..tile * TILE + dy.len();
+                let mut shares = [0.0; TILE];
+                for ((share, dy), out_w) in shares.iter_mut().zip(dy).zip(tile.clone()) {
+                    *share = dy / (height * op.extent(1, out_w, w)) as f32;
+                }
+                for row in pool.window(0, out_h, planes.h) {
+                    for tap in 0..pool.kernel[1] {
+                        let (windows, first) = pool.taps(tap, w, tile.clone());
+                        let shares = &shares[..windows.end.saturating_sub(tile.start)];
+                        let shares = &shares[windows.start.saturating_sub(tile.start)..];
+                        let dx = &mut dx[row * w + first..(row + 1) * w];
+                        match pool.stride[1] {
+                            1 => {
+                                for (dx, share) in dx.iter_mut().zip(shares) {
+                                    *dx += share;
+                                }
+                            }
+                            stride => {
+                                for (i, share) in shares.iter().enumerate() {
+                                    dx[i * stride] += share;
+                                }
+                            }
+                        }
+                    }
                 }
             }
         }

@@ -2,11 +2,12 @@
 
 use rayon::prelude::*;
 
-use super::elementwise::CHUNK;
+use super::elementwise::{CHUNK, split};
 use super::{Cost, OpDef, OpError};
-use crate::device::host::{HostCall, InOut};
+use crate::device::host::HostCall;
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
+use crate::kernel::work::{Work, vectorized};
 use crate::random::philox4x32_lanes;
 use crate::tensor::{DType, TensorType};
 
@@ -63,33 +64,49 @@ impl OpDef for Dropout {
     fn host_kernel(&self, call: &HostCall<'_>) {
         let random: &[u32] = call.input(1);
         let (key, step) = ([random[0], random[1]], [random[2], random[3]]);
-        let keep = 1.0 - f64::from(self.p);
-        let threshold = (keep * 4_294_967_296.0) as u64;
+        let (y, x) = split(call.in_out::<f32>(0, 0));
+        y.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, y)| {
+            if let Some(x) = x {
+                y.copy_from_slice(&x[chunk * CHUNK..][..y.len()]);
+            }
+            vectorized(Drop { op: self, key, step, first_block: (chunk * CHUNK / 4) as u32, y });
+        });
+    }
+}
+
+/// Drops elements of `y` in place.
+struct Drop<'a> {
+    op: &'a Dropout,
+    key: [u32; 2],
+    step: [u32; 2],
+    /// Counter of the first four elements.
+    first_block: u32,
+    y: &'a mut [f32],
+}
+
+impl Work for Drop<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let keep = 1.0 - f64::from(self.op.p);
         let scale = if keep > 0.0 { (1.0 / keep) as f32 } else { 0.0 };
-        // Factors of elements 64·group .. 64·group + 64: the scale, or 0.
-        let factors = |group: usize| -> [f32; GROUP] {
-            let first = (group * LANES) as u32;
-            let blocks = std::array::from_fn(|lane| first + lane as u32);
-            let words = philox4x32_lanes([blocks, [self.number; LANES], [step[0]; LANES], [step[1]; LANES]], key);
-            std::array::from_fn(|i| if u64::from(words[i % 4][i / 4]) < threshold { scale } else { 0.0 })
-        };
-        let apply = |x: f32, factor: f32| if factor == 0.0 { 0.0 } else { x * factor };
-        match call.in_out::<f32>(0, 0) {
-            InOut::Same(y) => y.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, y)| {
-                for (group, y) in y.chunks_mut(GROUP).enumerate() {
-                    let factors = factors(chunk * (CHUNK / GROUP) + group);
-                    y.iter_mut().zip(factors).for_each(|(y, factor)| *y = apply(*y, factor));
+        // A word is kept below it: no word for p = 1, but for p = 0 the bound of 2³² does not fit.
+        let (bound, all) = ((keep * 4_294_967_296.0) as u32, keep >= 1.0);
+        for (group, y) in self.y.chunks_mut(GROUP).enumerate() {
+            let first = self.first_block + (group * LANES) as u32;
+            let mut blocks = [first; LANES];
+            for (block, lane) in blocks.iter_mut().zip(0..) {
+                *block = block.wrapping_add(lane);
+            }
+            let (number, [low, high]) = ([self.op.number; LANES], self.step);
+            let words = philox4x32_lanes([blocks, number, [low; LANES], [high; LANES]], self.key);
+            let mut factors = [0.0; GROUP];
+            for lane in 0..LANES {
+                for word in 0..4 {
+                    factors[4 * lane + word] = if (words[word][lane] < bound) | all { scale } else { 0.0 };
                 }
-            }),
-            InOut::Separate(x, y) => {
-                y.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK)).enumerate().for_each(|(chunk, (y, x))| {
-                    for (group, (y, x)) in y.chunks_mut(GROUP).zip(x.chunks(GROUP)).enumerate() {
-                        let factors = factors(chunk * (CHUNK / GROUP) + group);
-                        for ((y, x), factor) in y.iter_mut().zip(x).zip(factors) {
-                            *y = apply(*x, factor);
-                        }
-                    }
-                });
+            }
+            for (y, factor) in y.iter_mut().zip(factors) {
+                *y = if factor == 0.0 { 0.0 } else { *y * factor };
             }
         }
     }

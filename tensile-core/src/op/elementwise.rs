@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::OpError;
 use crate::device::host::{HostCall, InOut};
+use crate::kernel::work::{Work, vectorized};
 use crate::tensor::{DType, TensorType};
 
 /// Elements a thread takes at a time: 64 KiB, which leaves room for two inputs in a second-level cache.
@@ -25,33 +26,92 @@ pub(crate) fn infer_same(inputs: &[TensorType]) -> Result<Vec<TensorType>, OpErr
     }
 }
 
-/// Output 0 from input 0, which may share its place.
-pub(crate) fn unary(call: &HostCall<'_>, f: impl Fn(f32) -> f32 + Sync) {
-    match call.in_out::<f32>(0, 0) {
-        InOut::Same(y) => y.par_chunks_mut(CHUNK).for_each(|y| y.iter_mut().for_each(|y| *y = f(*y))),
-        InOut::Separate(x, y) => y.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK)).for_each(|(y, x)| {
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = f(*x);
+/// An op that makes each element from one. Implementations are `#[inline(always)]`, or else they are not vectorised.
+pub(crate) trait Unary: Sync {
+    /// The element for x.
+    fn of(&self, x: f32) -> f32;
+}
+
+/// An op that makes each element from two. Implementations are `#[inline(always)]`, or else they are not vectorised.
+pub(crate) trait Binary: Sync {
+    /// The element for a and b.
+    fn of(&self, a: f32, b: f32) -> f32;
+}
+
+struct UnaryWork<'a, F> {
+    f: &'a F,
+    /// The input; none if `y` holds it.
+    x: Option<&'a [f32]>,
+    y: &'a mut [f32],
+}
+
+impl<F: Unary> Work for UnaryWork<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        match self.x {
+            Some(x) => {
+                for (y, x) in self.y.iter_mut().zip(x) {
+                    *y = self.f.of(*x);
+                }
             }
-        }),
+            None => {
+                for y in self.y {
+                    *y = self.f.of(*y);
+                }
+            }
+        }
     }
 }
 
-/// Output 0 from inputs 0 and 1 of the same size; input 0 may share its place.
-pub(crate) fn binary(call: &HostCall<'_>, f: impl Fn(f32, f32) -> f32 + Sync) {
-    let b: &[f32] = call.input(1);
-    match call.in_out::<f32>(0, 0) {
-        InOut::Same(y) => y.par_chunks_mut(CHUNK).zip(b.par_chunks(CHUNK)).for_each(|(y, b)| {
-            for (y, b) in y.iter_mut().zip(b) {
-                *y = f(*y, *b);
-            }
-        }),
-        InOut::Separate(a, y) => {
-            y.par_chunks_mut(CHUNK).zip(a.par_chunks(CHUNK)).zip(b.par_chunks(CHUNK)).for_each(|((y, a), b)| {
-                for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-                    *y = f(*a, *b);
+struct BinaryWork<'a, F> {
+    f: &'a F,
+    /// The first input; none if `y` holds it.
+    a: Option<&'a [f32]>,
+    b: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl<F: Binary> Work for BinaryWork<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        match self.a {
+            Some(a) => {
+                for ((y, a), b) in self.y.iter_mut().zip(a).zip(self.b) {
+                    *y = self.f.of(*a, *b);
                 }
-            });
+            }
+            None => {
+                for (y, b) in self.y.iter_mut().zip(self.b) {
+                    *y = self.f.of(*y, *b);
+                }
+            }
         }
+    }
+}
+
+/// Output 0 from input 0, which may share its place.
+pub(crate) fn unary<F: Unary>(call: &HostCall<'_>, f: &F) {
+    let (y, x) = split(call.in_out::<f32>(0, 0));
+    y.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, y)| {
+        let x = x.map(|x| &x[chunk * CHUNK..][..y.len()]);
+        vectorized(UnaryWork { f, x, y });
+    });
+}
+
+/// Output 0 from inputs 0 and 1 of the same size; input 0 may share its place.
+pub(crate) fn binary<F: Binary>(call: &HostCall<'_>, f: &F) {
+    let b: &[f32] = call.input(1);
+    let (y, a) = split(call.in_out::<f32>(0, 0));
+    y.par_chunks_mut(CHUNK).zip(b.par_chunks(CHUNK)).enumerate().for_each(|(chunk, (y, b))| {
+        let a = a.map(|a| &a[chunk * CHUNK..][..y.len()]);
+        vectorized(BinaryWork { f, a, b, y });
+    });
+}
+
+/// The output, and the input if it lies elsewhere.
+pub(crate) fn split<T>(pair: InOut<'_, T>) -> (&mut [T], Option<&[T]>) {
+    match pair {
+        InOut::Same(y) => (y, None),
+        InOut::Separate(x, y) => (y, Some(x)),
     }
 }

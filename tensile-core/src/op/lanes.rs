@@ -6,6 +6,7 @@ const LANES: usize = 16;
 const BLOCK: usize = 32 * LANES;
 
 /// Sum of f(x), as in `map_sum2` with one slice.
+#[inline(always)]
 pub(crate) fn map_sum(x: &[f32], f: impl Fn(f32) -> f32) -> f64 {
     let mut total = 0.0;
     for block in x.chunks(BLOCK) {
@@ -25,11 +26,13 @@ pub(crate) fn map_sum(x: &[f32], f: impl Fn(f32) -> f32) -> f64 {
 }
 
 /// Sum of x.
+#[inline(always)]
 pub(crate) fn sum(x: &[f32]) -> f64 {
     map_sum(x, |x| x)
 }
 
 /// Sums of both components of f(a, b) over two slices of one length.
+#[inline(always)]
 pub(crate) fn map_sum2(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> (f32, f32)) -> (f64, f64) {
     let mut total = (0.0, 0.0);
     for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
@@ -53,6 +56,20 @@ pub(crate) fn map_sum2(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> (f32, f32))
     total
 }
 
+/// Largest of x, −∞ if there is none; NaNs are passed over.
+#[inline(always)]
+pub(crate) fn largest(x: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (whole, rest) = x.as_chunks::<LANES>();
+    for x in whole {
+        for lane in 0..LANES {
+            lanes[lane] = if x[lane] > lanes[lane] { x[lane] } else { lanes[lane] };
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+#[inline(always)]
 fn add_up(sums: &[f32; LANES]) -> f64 {
     sums.iter().map(|&sum| f64::from(sum)).sum()
 }
@@ -68,6 +85,7 @@ mod tests {
             let expected: f64 = x.iter().map(|&x| f64::from(x)).sum();
             assert_eq!(sum(&x), expected);
             assert_eq!(map_sum(&x, |x| 2.0 * x), 2.0 * expected);
+            assert_eq!(largest(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             assert_eq!(map_sum2(&x, &x, |a, b| (a + b, b)), (2.0 * expected, expected));
         }
     }

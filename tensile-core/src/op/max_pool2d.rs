@@ -2,11 +2,12 @@
 
 use rayon::prelude::*;
 
-use super::pool::{Planes, Pool2d};
+use super::pool::{Planes, Pool2d, TILE, strided};
 use super::{Cost, OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
+use crate::kernel::work::{Work, vectorized};
 use crate::tensor::{DType, Shape, TensorType};
 
 /// Max pooling: input f32[N, C, H, W]; outputs the largest value of each window, and where in the window it stands (row-major, u8, the first of equals;
@@ -61,37 +62,54 @@ impl OpDef for MaxPool2d {
         chunks.zip(x.par_chunks(n * input)).for_each(|((y, indices), x)| {
             let each = y.chunks_exact_mut(output).zip(indices.chunks_exact_mut(output)).zip(x.chunks_exact(input));
             for ((y, indices), x) in each {
-                self.plane(planes, x, y, indices);
+                vectorized(Plane { pool: &self.0, planes, x, y, indices });
             }
         });
     }
 }
 
-impl MaxPool2d {
-    /// One plane, tap by tap over whole rows of outputs, so that inner loops have no bounds of windows in them.
-    fn plane(&self, planes: Planes, x: &[f32], y: &mut [f32], indices: &mut [u8]) {
-        let (pool, w) = (&self.0, planes.w);
+/// One plane, tap by tap over many outputs of a row, so that inner loops have no bounds of windows in them.
+struct Plane<'a> {
+    pool: &'a Pool2d,
+    planes: Planes,
+    x: &'a [f32],
+    y: &'a mut [f32],
+    indices: &'a mut [u8],
+}
+
+impl Work for Plane<'_> {
+    #[inline(always)]
+    fn run(self) {
+        const NONE: u32 = u32::MAX;
+        let Self { pool, planes, x, y, indices } = self;
+        let w = planes.w;
         let rows = y.chunks_exact_mut(planes.out_w).zip(indices.chunks_exact_mut(planes.out_w));
         for (out_h, (y, indices)) in rows.enumerate() {
             let window = pool.window(0, out_h, planes.h);
             let top = window.start + pool.padding[0] - out_h * pool.stride[0];
-            for (out_w, (y, index)) in y.iter_mut().zip(indices.iter_mut()).enumerate() {
-                let first = pool.window(1, out_w, w).start;
-                let left = first + pool.padding[1] - out_w * pool.stride[1];
-                *y = x[window.start * w + first];
-                *index = (top * pool.kernel[1] + left) as u8;
-            }
-            for (row, tap_h) in window.zip(top..) {
-                let x = &x[row * w..(row + 1) * w];
-                for tap_w in 0..pool.kernel[1] {
-                    let (windows, first) = pool.taps(tap_w, w, planes.out_w);
-                    let tap = (tap_h * pool.kernel[1] + tap_w) as u8;
-                    let x = x[first..].iter().step_by(pool.stride[1]);
-                    for ((y, index), &x) in y[windows.clone()].iter_mut().zip(&mut indices[windows]).zip(x) {
-                        let larger = x > *y || x.is_nan();
-                        *y = if larger { x } else { *y };
-                        *index = if larger { tap } else { *index };
+            let tiles = y.chunks_mut(TILE).zip(indices.chunks_mut(TILE));
+            for (tile, (y, indices)) in tiles.enumerate() {
+                let tile = tile * TILE..tile * TILE + y.len();
+                let (mut best, mut found) = ([f32::NEG_INFINITY; TILE], [NONE; TILE]);
+                for (row, tap_h) in window.clone().zip(top..) {
+                    for tap_w in 0..pool.kernel[1] {
+                        let (windows, first) = pool.taps(tap_w, w, tile.clone());
+                        if windows.is_empty() {
+                            continue;
+                        }
+                        let tap = (tap_h * pool.kernel[1] + tap_w) as u32;
+                        let (n, at) = (windows.len(), windows.start - tile.start);
+                        let (best, found) = (&mut best[at..at + n], &mut found[at..at + n]);
+                        strided(&x[row * w + first..(row + 1) * w], pool.stride[1], n, |i, x| {
+                            let larger = (x > best[i]) | x.is_nan() | (found[i] == NONE);
+                            best[i] = if larger { x } else { best[i] };
+                            found[i] = if larger { tap } else { found[i] };
+                        });
                     }
+                }
+                y.copy_from_slice(&best[..y.len()]);
+                for (index, tap) in indices.iter_mut().zip(found) {
+                    *index = tap as u8;
                 }
             }
         }

@@ -15,23 +15,33 @@ pub mod batch_norm;
 pub mod batch_norm_stats;
 pub(crate) mod broadcast;
 pub mod channel_sum;
+pub mod concat;
 pub mod conv2d;
 pub mod copy;
 pub mod count_correct;
 pub mod div;
 pub mod dropout;
 pub(crate) mod elementwise;
+pub mod embedding;
 pub mod fill;
+pub mod gelu;
 mod lanes;
+pub mod layer_norm;
+mod math;
 pub mod matmul;
 pub mod max_pool2d;
 pub mod mul;
+pub mod pad;
+pub mod permute;
 pub mod pool;
 pub mod reduce_sum;
 pub mod relu;
 pub mod sgd;
+pub mod sigmoid;
+pub mod softmax;
 pub mod softmax_cross_entropy;
 pub mod sub;
+pub mod tanh;
 
 use std::fmt;
 use std::sync::Arc;
@@ -177,6 +187,8 @@ ops! {
     BatchNormStats(batch_norm_stats::BatchNormStats),
     /// Sum over everything but the channels.
     ChannelSum(channel_sum::ChannelSum),
+    /// Tensors side by side.
+    Concat(concat::Concat),
     /// Convolution.
     Conv2d(conv2d::Conv2d),
     /// Gradient of a convolution by its input.
@@ -191,30 +203,60 @@ ops! {
     Div(div::Div),
     /// Zeroes at random; its own gradient.
     Dropout(dropout::Dropout),
+    /// Rows of a table by index.
+    Embedding(embedding::Embedding),
+    /// Gradient of [`Op::Embedding`].
+    EmbeddingGrad(embedding::EmbeddingGrad),
     /// Repeats to a larger shape.
     Expand(reduce_sum::Expand),
     /// A tensor of one value.
     Fill(fill::Fill),
+    /// Gaussian error linear unit.
+    Gelu(gelu::Gelu),
+    /// Gradient of [`Op::Gelu`].
+    GeluGrad(gelu::GeluGrad),
+    /// Normalisation of each row.
+    LayerNorm(layer_norm::LayerNorm),
+    /// Gradient of [`Op::LayerNorm`].
+    LayerNormGrad(layer_norm::LayerNormGrad),
+    /// Matrix product.
+    MatMul(matmul::MatMul),
     /// Largest value of each window.
     MaxPool2d(max_pool2d::MaxPool2d),
     /// Gradient of [`Op::MaxPool2d`].
     MaxPool2dGrad(max_pool2d::MaxPool2dGrad),
     /// Elementwise product with broadcasting.
     Mul(mul::Mul),
+    /// Zeros around a tensor.
+    Pad(pad::Pad),
+    /// Dimensions in another order.
+    Permute(permute::Permute),
     /// Sums or means over some dimensions.
     ReduceSum(reduce_sum::ReduceSum),
-    /// Matrix product.
-    MatMul(matmul::MatMul),
     /// Elementwise max(x, 0).
     Relu(relu::Relu),
     /// Gradient of [`Op::Relu`].
     ReluGrad(relu::ReluGrad),
     /// One step of stochastic gradient descent.
     Sgd(sgd::Sgd),
+    /// Elementwise logistic function.
+    Sigmoid(sigmoid::Sigmoid),
+    /// Gradient of [`Op::Sigmoid`].
+    SigmoidGrad(sigmoid::SigmoidGrad),
+    /// A box out of a tensor.
+    Slice(pad::Slice),
+    /// Softmax over the last dimension.
+    Softmax(softmax::Softmax),
     /// Mean cross-entropy of labels under a softmax.
     SoftmaxCrossEntropy(softmax_cross_entropy::SoftmaxCrossEntropy),
     /// Gradient of [`Op::SoftmaxCrossEntropy`].
     SoftmaxCrossEntropyGrad(softmax_cross_entropy::SoftmaxCrossEntropyGrad),
+    /// Gradient of [`Op::Softmax`].
+    SoftmaxGrad(softmax::SoftmaxGrad),
     /// Elementwise difference with broadcasting.
     Sub(sub::Sub),
+    /// Elementwise hyperbolic tangent.
+    Tanh(tanh::Tanh),
+    /// Gradient of [`Op::Tanh`].
+    TanhGrad(tanh::TanhGrad),
 }

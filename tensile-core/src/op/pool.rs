@@ -81,11 +81,11 @@ impl Pool2d {
         start.saturating_sub(self.padding[axis])..end
     }
 
-    /// Windows along the width whose tap `tap` lies within an input of width `size`, and the input position of the first of them.
-    pub(crate) fn taps(&self, tap: usize, size: usize, windows: usize) -> (Range<usize>, usize) {
+    /// Those of `windows` along the width whose tap `tap` lies within an input of width `size`, and the input position of the first of them.
+    pub(crate) fn taps(&self, tap: usize, size: usize, windows: Range<usize>) -> (Range<usize>, usize) {
         let (stride, padding) = (self.stride[1], self.padding[1]);
-        let first = padding.saturating_sub(tap).div_ceil(stride);
-        let end = (size + padding).saturating_sub(tap).div_ceil(stride).min(windows);
+        let first = padding.saturating_sub(tap).div_ceil(stride).max(windows.start);
+        let end = (size + padding).saturating_sub(tap).div_ceil(stride).min(windows.end);
         if first >= end { (0..0, 0) } else { (first..end, first * stride + tap - padding) }
     }
 }
@@ -116,5 +116,38 @@ impl Planes {
     /// Planes a thread takes at a time.
     pub(crate) fn at_once(self) -> usize {
         (CHUNK / self.input().max(self.output())).max(1)
+    }
+}
+
+/// Outputs of one row that are worked on at a time.
+pub(crate) const TILE: usize = 64;
+
+/// Calls `f(i, x[i · stride])` for i in 0..n, n ≥ 1; strides 1 and 2 vectorise.
+///
+/// Loops over ranges: other iterators count with a check for overflow where a profile asks for such checks, and then do not vectorise.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+pub(crate) fn strided(x: &[f32], stride: usize, n: usize, mut f: impl FnMut(usize, f32)) {
+    match stride {
+        1 => {
+            let x = &x[..n];
+            for i in 0..n {
+                f(i, x[i]);
+            }
+        }
+        2 => {
+            // The last pair may be cut off by the end of the row.
+            let pairs = x[..2 * n - 1].as_chunks::<2>().0;
+            let pairs = &pairs[..n - 1];
+            for i in 0..n - 1 {
+                f(i, pairs[i][0]);
+            }
+            f(n - 1, x[2 * n - 2]);
+        }
+        _ => {
+            for i in 0..n {
+                f(i, x[i * stride]);
+            }
+        }
     }
 }

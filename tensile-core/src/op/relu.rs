@@ -1,6 +1,6 @@
 //! `relu`: the larger of x and 0, and its gradient from its output.
 
-use super::elementwise::{binary, infer_same, infer_unary, unary};
+use super::elementwise::{Binary, Unary, binary, infer_same, infer_unary, unary};
 use super::{OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
@@ -10,6 +10,13 @@ use crate::tensor::TensorType;
 /// Elementwise max(x, 0) of an f32 tensor; NaN stays NaN. Its gradient reads its output, so that the input need not be kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relu;
+
+impl Unary for Relu {
+    #[inline(always)]
+    fn of(&self, x: f32) -> f32 {
+        if x < 0.0 { 0.0 } else { x }
+    }
+}
 
 impl OpDef for Relu {
     fn name(&self) -> &'static str {
@@ -30,13 +37,20 @@ impl OpDef for Relu {
     }
 
     fn host_kernel(&self, call: &HostCall<'_>) {
-        unary(call, |x| if x < 0.0 { 0.0 } else { x });
+        unary(call, self);
     }
 }
 
 /// Gradient of [`Relu`]: inputs dy and y of one f32 type, output dy where y > 0 and 0 elsewhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReluGrad;
+
+impl Binary for ReluGrad {
+    #[inline(always)]
+    fn of(&self, dy: f32, y: f32) -> f32 {
+        if y > 0.0 { dy } else { 0.0 }
+    }
+}
 
 impl OpDef for ReluGrad {
     fn name(&self) -> &'static str {
@@ -56,7 +70,7 @@ impl OpDef for ReluGrad {
     }
 
     fn host_kernel(&self, call: &HostCall<'_>) {
-        binary(call, |dy, y| if y > 0.0 { dy } else { 0.0 });
+        binary(call, self);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use rayon::prelude::*;
 
+use super::lanes::{largest, map_sum};
+use super::math::exp;
 use super::{Cost, OpDef, OpError};
 use crate::device::host::{HostCall, InOut};
 use crate::grad::GradCall;
@@ -80,8 +82,8 @@ impl OpDef for SoftmaxCrossEntropy {
         let (loss, lse) = (call.output::<f32>(0), call.output::<f32>(1));
         let classes = call.input_type(0).dims()[1];
         lse.par_iter_mut().zip(logits.par_chunks_exact(classes)).for_each(|(lse, row)| {
-            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let sum: f64 = row.iter().map(|x| f64::from((x - largest).exp())).sum();
+            let largest = largest(row);
+            let sum = map_sum(row, |x| exp(x - largest));
             *lse = largest + sum.ln() as f32;
         });
         let mut total = 0.0;
@@ -137,7 +139,7 @@ impl OpDef for SoftmaxCrossEntropyGrad {
                 return f32::NAN;
             }
             let hot = if class == label as usize { 1.0 } else { 0.0 };
-            ((x - lse).exp() - hot) * scale
+            (exp(x - lse) - hot) * scale
         };
         match call.in_out::<f32>(0, 0) {
             InOut::Same(dx) => {
