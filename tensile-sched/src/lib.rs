@@ -102,7 +102,7 @@ pub use check::{CheckReport, Violation, check};
 pub use file::{FileError, read_trace, write_trace};
 pub use floor::{Floor, floor};
 pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
-pub use layout::{LayoutError, layout};
+pub use layout::{LayoutError, layout, spread};
 pub use limits::{Duplex, Limits, Link, Mode};
 pub use liveness::Liveness;
 pub use planner::{Infeasible, Planned, Planner, Tensile, TensileOptions};

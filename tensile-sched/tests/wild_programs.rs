@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tensile_sched::strategy::{Sizes, links, traces};
 use tensile_sched::{
     BoundaryTensor, Bytes, Duplex, InPlace, Instr, Lane, LayoutError, Limits, Link, OpId, Placed, Program, Role,
-    Synced, TensorId, Trace, check, layout, simulate, sync, verify,
+    Synced, TensorId, Trace, check, layout, simulate, spread, sync, verify,
 };
 
 /// A stream of decisions.
@@ -293,6 +293,17 @@ proptest! {
     fn simulated_times_keep_the_rules((trace, program) in cases(), link in links()) {
         let synced = sync(&trace, place(&trace, &program, &limits()));
         timing(&trace, &synced, &link)?;
+    }
+
+    #[test]
+    fn spreading_keeps_layouts_right((trace, program) in cases(), link in links(), room in 0u64..4) {
+        let packed = place(&trace, &program, &limits());
+        let budget = Bytes(packed.layout.arena.0 + room * ALIGNMENT.0);
+        let limits = Limits { device: budget, link, ..limits() };
+        let apart = spread(&trace, packed, &limits).unwrap();
+        let report = check(&trace, &apart, &limits);
+        prop_assert!(report.is_ok(), "{report:?}\n{apart:#?}");
+        prop_assert_eq!(report.unwrap().arena, apart.layout.arena);
     }
 
     #[test]

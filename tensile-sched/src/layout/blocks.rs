@@ -59,6 +59,8 @@ pub(super) struct Residencies {
     pub(super) copies: Vec<(u32, u32)>,
     /// By tensor.
     pub(super) own: Vec<Own>,
+    /// (instruction, device block) of kernels that read or update and of swap-outs, in order.
+    pub(super) reads: Vec<(u32, u32)>,
 }
 
 impl Residencies {
@@ -145,7 +147,16 @@ impl<'a> Walk<'a> {
         if let Some(homes) = &limits.boundary {
             fix_homes(trace, homes, &own, &mut device, &mut host)?;
         }
-        let found = Residencies { n_positions, device, host, claims: vec![], workspaces: vec![], copies: vec![], own };
+        let found = Residencies {
+            n_positions,
+            device,
+            host,
+            claims: vec![],
+            workspaces: vec![],
+            copies: vec![],
+            own,
+            reads: vec![],
+        };
         Ok(Self { trace, limits, found, resident, copy: vec![None; n_tensors] })
     }
 
@@ -180,7 +191,7 @@ impl<'a> Walk<'a> {
         }
         moved_to.sort_unstable();
         if !moved_to.is_empty() {
-            for (_, block) in &mut self.found.claims {
+            for (_, block) in self.found.claims.iter_mut().chain(&mut self.found.reads) {
                 if let Ok(index) = moved_to.binary_search_by_key(block, |&(from, _)| from) {
                     *block = moved_to[index].1;
                 }
@@ -222,7 +233,8 @@ impl<'a> Walk<'a> {
         let trace = self.trace;
         let op = trace.op(op);
         for &tensor in op.reads.iter().chain(&op.updates) {
-            self.block(at, tensor)?;
+            let block = self.block(at, tensor)?;
+            self.found.reads.push((at.0, block));
         }
         for (index, pair) in takeovers.iter().enumerate() {
             if !op.in_place.contains(pair) || takeovers[..index].contains(pair) {
@@ -258,7 +270,8 @@ impl<'a> Walk<'a> {
     }
 
     fn swap_out(&mut self, at: InstrId, tensor: TensorId) -> Result<(), LayoutError> {
-        self.block(at, tensor)?;
+        let block = self.block(at, tensor)?;
+        self.found.reads.push((at.0, block));
         let slot = match self.found.own[tensor.index()].host[0] {
             Some(slot) => slot,
             None => {

@@ -19,6 +19,7 @@
 
 mod blocks;
 mod pack;
+mod spread;
 
 use crate::id::{Bytes, InstrId, TensorId};
 use crate::limits::Limits;
@@ -26,6 +27,7 @@ use crate::program::{Home, Layout, Placed, Placement, Program, Slots};
 use crate::trace::Trace;
 use blocks::Residencies;
 use pack::{Effort, Packed, pack};
+pub use spread::spread;
 
 /// Why a program has no layout: it is malformed, or given addresses collide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ const QUICK_ROUNDS: usize = 12;
 /// How far forward improvement moves a block, in turns: to this many quarters of its place. Found by trial.
 const JUMPS: [usize; 4] = [2, 1, 2, 0];
 /// A block with more neighbours than this is placed by a scan over everything.
-const MOST_NEIGHBOURS: usize = 128;
+pub(super) const MOST_NEIGHBOURS: usize = 128;
 
 /// How good is good enough.
 #[derive(Clone, Copy, Debug)]
@@ -259,7 +259,7 @@ fn entries_of(address: u64, block: &Block) -> impl Iterator<Item = Entry> {
 
 /// Blocks that live at the same time as a block, where they are few.
 #[derive(Debug)]
-struct Neighbours {
+pub(super) struct Neighbours {
     /// End of each block's part of `list`; a block without one is alone or has too many.
     parts: Vec<Option<(u32, u32)>>,
     list: Vec<u32>,
@@ -267,7 +267,7 @@ struct Neighbours {
 
 impl Neighbours {
     /// Follows the pieces in order of their starts, with the set of those alive.
-    fn of(blocks: &[Block], most: usize) -> Self {
+    pub(super) fn of(blocks: &[Block], most: usize) -> Self {
         let mut pieces: Vec<(Piece, u32)> = blocks
             .iter()
             .enumerate()
@@ -293,7 +293,7 @@ impl Neighbours {
         found
     }
 
-    fn get(&self, block: u32) -> Option<&[u32]> {
+    pub(super) fn get(&self, block: u32) -> Option<&[u32]> {
         self.parts[block as usize].map(|(start, end)| &self.list[start as usize..end as usize])
     }
 }

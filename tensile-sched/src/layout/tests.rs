@@ -255,3 +255,53 @@ fn an_empty_program_keeps_its_boundary() {
     assert_eq!(placed.layout.arena, Bytes(40));
     assert_eq!(placed.layout.host_arena, Bytes::ZERO);
 }
+
+#[test]
+fn spreading_gives_a_swap_in_bytes_that_are_free_already() {
+    // a is made, copied out slowly and released; b comes in while op 1 still computes; the place of dead d has been free since op 0.
+    //
+    // packed   b at a's place: waits for a's copy-out       spread   b at d's place
+    let trace = trace(
+        &[(10, Activation), (10, Activation), (10, Parameter), (10, Activation)],
+        vec![
+            op(10, &[], &[3]),
+            op(10, &[3], &[0]),
+            op(100, &[], &[]),
+            op(10, &[2], &[]),
+            op(100, &[], &[]),
+            op(10, &[0], &[]),
+        ],
+    );
+    let instrs = vec![
+        run(0),
+        run(1),
+        release(3),
+        swap_out(0),
+        release(0),
+        swap_in(2),
+        run(2),
+        run(3),
+        release(2),
+        run(4),
+        swap_in(0),
+        run(5),
+    ];
+    let mut placed = layout(&trace, &program(&[], instrs), &bytewise()).unwrap();
+    let (a, d) = (device(&placed, 1)[0], device(&placed, 0)[0]);
+    placed.layout.placements[5].device = vec![Bytes(a)];
+    placed.layout.placements[10].device = vec![Bytes(a)];
+    let link = crate::Link {
+        out_bytes_per_s: 1e8,
+        in_bytes_per_s: 1e9,
+        latency: crate::Nanos::ZERO,
+        duplex: crate::Duplex::Full,
+        kernel_slowdown: 1.0,
+    };
+    let limits = Limits { link, ..bytewise() };
+    let apart = spread(&trace, placed.clone(), &limits).unwrap();
+    assert_eq!(device(&apart, 5), [d]);
+    assert_eq!(apart.layout.arena, placed.layout.arena);
+    crate::check(&trace, &apart, &limits).unwrap();
+    let time = |placed: Placed| crate::simulate(&trace, &crate::sync(&trace, placed), &limits.link).step_time;
+    assert!(time(apart.clone()) < time(placed), "{:?}", time(apart));
+}

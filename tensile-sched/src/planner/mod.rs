@@ -8,7 +8,7 @@ mod tests;
 
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
-use crate::layout::{LayoutError, layout, layout_quickly};
+use crate::layout::{LayoutError, layout, layout_quickly, spread};
 use crate::limits::Limits;
 use crate::program::{Placed, Program, Synced};
 use crate::simulate::{Simulation, simulate};
@@ -45,7 +45,7 @@ fn laid_out(result: Result<Placed, LayoutError>) -> Result<Placed, Infeasible> {
     }
 }
 
-/// Proves a placed program, adds its waits and times it.
+/// Moves residencies apart where that makes copies wait less, proves the placed program, adds its waits and times it.
 ///
 /// # Errors
 /// [`Infeasible::Host`] if the host arena is too large; the caller has seen to the device arena.
@@ -57,15 +57,24 @@ pub(crate) fn complete(trace: &Trace, limits: &Limits, placed: Placed) -> Result
     if needed > limits.host {
         return Err(Infeasible::Host { budget: limits.host, needed });
     }
-    let report = match check(trace, &placed, limits) {
+    let mut synced = sync(trace, placed);
+    let mut simulation = simulate(trace, &synced, &limits.link);
+    if !simulation.stalls.is_empty()
+        && let Ok(apart) = spread(trace, synced.placed.clone(), limits)
+    {
+        let other = sync(trace, apart);
+        let other_simulation = simulate(trace, &other, &limits.link);
+        if other_simulation.step_time < simulation.step_time {
+            (synced, simulation) = (other, other_simulation);
+        }
+    }
+    let report = match check(trace, &synced.placed, limits) {
         Ok(report) => report,
         Err(violations) => panic!("a planner made a program that check refuses: {}", violations[0]),
     };
-    let synced = sync(trace, placed);
     if let Err(violations) = verify(trace, &synced) {
         panic!("sync left a race that verify refuses: {}", violations[0]);
     }
-    let simulation = simulate(trace, &synced, &limits.link);
     Ok(Planned { synced, report, simulation })
 }
 
