@@ -195,3 +195,75 @@ fn none_takes_over_and_releases() {
     assert_eq!(planned.report.arena, Bytes(704));
     assert_eq!(planned.simulation.step_time, Nanos(3));
 }
+
+/// With three tensors' worth of budget, w or x must go while op 2 runs.
+///
+/// ```text
+/// op         0     1     2     3     4
+/// w (2560)   R───────────────────────U    parameter
+/// x (2560)   W─────R───────────R          idle from op 1 to op 3
+/// y (2560)               W─────R┐         op 2 has a workspace of 2560
+/// z (2560)                     W┘────R    takes y's bytes over
+/// ```
+fn squeezed(latency: u64) -> Trace {
+    use crate::testing::{op, trace};
+    trace(
+        &[(2560, Role::Parameter), (2560, Role::Activation), (2560, Role::Activation), (2560, Role::Activation)],
+        vec![
+            op(latency, &[0], &[1]),
+            op(1_000_000, &[1], &[]),
+            op(1_000_000, &[], &[2]).with_workspace(2560),
+            op(1_000_000, &[1, 2], &[3]).with_in_place(2, 3),
+            op(1_000_000, &[3], &[]).with_updates(&[0]),
+        ],
+    )
+}
+
+fn plan_squeezed(latency: u64, mode: Mode) -> Planned {
+    let trace = squeezed(latency);
+    let unlimited = limits(mode, Bytes::MAX);
+    assert_eq!(arena_of_none(&trace, &unlimited), Bytes(4 * 2560));
+    Tensile::default()
+        .plan(&trace, &Limits { device: Bytes(3 * 2560), ..unlimited })
+        .expect("the floor is three tensors")
+}
+
+/// Swapping alone: something leaves before op 2, and copies hide behind kernels that are a hundred times longer.
+#[test]
+fn copies_hide_behind_kernels() {
+    let planned = plan_squeezed(1_000_000, Mode::Swap);
+    assert!(planned.report.evictions > 0);
+    assert_eq!(planned.report.reruns, 0);
+    assert!(planned.simulation.overhead() < 0.02, "overhead {}", planned.simulation.overhead());
+}
+
+/// Recomputation alone: only x can leave, and op 0 runs again for it before op 3.
+#[test]
+fn the_idle_activation_is_regenerated() {
+    let planned = plan_squeezed(1_000, Mode::Recompute);
+    assert_eq!((planned.report.evictions, planned.report.reruns), (0, 1));
+    let instrs = planned.synced.instrs();
+    let rerun = instrs.iter().position(|instr| matches!(instr, Instr::Rerun { op: OpId(0), .. })).expect("one rerun");
+    let run = |wanted| instrs.iter().position(|instr| matches!(instr, Instr::Run { op, .. } if *op == OpId(wanted)));
+    assert!(run(2) < Some(rerun) && Some(rerun) < run(3));
+    assert_eq!(planned.report.recompute_time, Nanos(1_000));
+}
+
+/// A parameter that nobody updates leaves without a copy: its host copy stays valid.
+///
+/// ```text
+/// op         0     1     2
+/// w (2560)   R───────────R     must go for op 1
+/// x, y             W           two tensors of 2560
+/// ```
+#[test]
+fn a_valid_host_copy_needs_no_swap_out() {
+    use crate::testing::{op, trace};
+    let trace = trace(
+        &[(2560, Role::Parameter), (2560, Role::Activation), (2560, Role::Activation)],
+        vec![op(1_000_000, &[0], &[]), op(1_000_000, &[], &[1, 2]), op(1_000_000, &[0], &[])],
+    );
+    let limits = limits(Mode::Swap, Bytes(2 * 2560));
+    let planned = Tensile::default().plan(&trace, &limits).expect("the floor is two tensors");
+    assert_eq!((planned.report.swap_outs, planned.report.swap_ins), (0, 1));
+}
