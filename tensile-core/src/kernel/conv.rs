@@ -160,7 +160,8 @@ impl Axis {
     }
 }
 
-/// Weights as the matrix with a row for each input channel of a group and a column for each output channel and tap of a phase.
+/// Weights as the matrix with a row for each input channel of a group and a column for each output channel and tap of a phase; for kernels of one
+/// tap its transpose, which is what is in memory.
 #[derive(Clone, Copy, Debug)]
 struct PhaseWeights<'a> {
     /// From the group's first output channel on.
@@ -172,10 +173,14 @@ struct PhaseWeights<'a> {
 
 impl Source for PhaseWeights<'_> {
     fn along(&self) -> Along {
-        Along::Sum
+        if self.kernel == [1, 1] { Along::Across } else { Along::Sum }
     }
 
-    fn read(&self, _isa: Isa, rows: Range<usize>, columns: Range<usize>, to: &mut [f32], stride: usize) {
+    fn read(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, to: &mut [f32], stride: usize) {
+        if self.kernel == [1, 1] {
+            let weights = Dense { data: self.weights, stride: self.n_inputs, along: Along::Across };
+            return weights.read(isa, rows, columns, to, stride);
+        }
         /// Taps whose places are worked out once.
         const KEPT: usize = 64;
         let n_taps = self.phase.n_taps();

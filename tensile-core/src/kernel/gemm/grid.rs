@@ -29,11 +29,13 @@ pub(super) struct Grid {
     pub(super) columns: usize,
 }
 
-/// Tile rows' worth of time to pack one row of A for one panel's depth, and one panel of B.
-const PACK_A: f64 = 0.15;
-const PACK_B: f64 = 6.0;
-/// Tile rows' worth of time that a task costs by itself.
+/// Time to pack one row of A and one panel of B, as multiples of the time for one row times one panel.
+const PACK_A: f64 = 0.6;
+const PACK_B: f64 = 8.0;
+/// Time that a task costs by itself, in the same unit.
 const TASK: f64 = 20.0;
+/// Part of a task's time for which threads wait for each other at the end: something else may slow one of them down.
+const TAIL: f64 = 0.25;
 
 impl Grid {
     /// The cut with the least estimated time on some threads, among those with pieces of at most `limit` rows and columns. Tries some hundred cuts at most.
@@ -51,8 +53,7 @@ impl Grid {
                 let rows = rows as f64;
                 let task = TASK + rows * panels + PACK_A * rows + PACK_B * panels * blocks;
                 let rounds = (size.batch * row_parts * column_parts).div_ceil(threads) as f64;
-                // The last round seldom ends everywhere at once; smaller tasks even that out.
-                let time = (rounds + if threads > 1 { 0.05 } else { 0.0 }) * task;
+                let time = (rounds + if threads > 1 { TAIL } else { 0.0 }) * task;
                 if time < best.0 {
                     best = (time, (row_parts, column_parts));
                 }

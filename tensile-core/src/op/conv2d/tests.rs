@@ -166,6 +166,7 @@ fn groups() {
         ([1, 1, 2, 19, 38], [3, 5], Conv2d { padding: [1, 3], ..Conv2d::new(2, 1) }.groups(5)),
         ([2, 2, 2, 7, 5], [3, 3], Conv2d { dilation: [2, 1], ..Conv2d::new(1, 2) }.groups(3)),
         ([1, 5, 9, 6, 9], [3, 3], Conv2d::new(2, 1).groups(4)),
+        ([2, 40, 17, 6, 7], [1, 1], Conv2d::default().groups(3)),
     ] {
         Case::new(shape, kernel, conv).check();
     }
