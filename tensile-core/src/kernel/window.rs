@@ -264,12 +264,13 @@ mod x86 {
                 let from = data.wrapping_add(channel * window.steps[1]);
                 // SAFETY: the row and its columns are in the target, and each lane's mask is set only if its pixel is in the image.
                 unsafe {
-                    if CHUNKS == 2 && tap == 0 {
+                    if tap == 0 && window.grid[0] * window.grid[1] >= 16 * columns.len() {
                         // The next block is likely to be the one beside this.
                         if let Some(load) = loads[0].as_slice().first() {
                             let next = from.wrapping_offset(load.start).wrapping_add(columns.len() * window.stride[1]);
-                            _mm_prefetch::<_MM_HINT_T0>(next.cast());
-                            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(LANES).cast());
+                            for line in 0..n_chunks * window.stride[1].min(2) {
+                                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line * LANES).cast());
+                            }
                         }
                     }
                     let to = to.add((channel * n_taps + tap - rows.start) * stride);
