@@ -215,3 +215,24 @@ fn nothing_is_kept_in_vain() {
         ]
     );
 }
+
+/// One causal attention block keeps its input, what each matrix product reads, and the softmax's output.
+#[test]
+fn attention_keeps_no_part_twice() {
+    let (batch, length, width) = (2, 6, 8);
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32([batch, length, width])).expect("new");
+    let mut net = Net::new(&mut graph, Mode::Train);
+    let [q, k, v] = ["q", "k", "v"].map(|name| net.linear(name, x, width).expect("fits"));
+    let scores = net.graph().matmul(q, k, false, true).expect("fits");
+    let scores = net.graph().scale(scores, 0.5).expect("fits");
+    let weights = net.graph().causal_softmax(scores).expect("fits");
+    let mixed = net.graph().matmul(weights, v, false, false).expect("fits");
+    let y = net.linear("out", mixed, width).expect("fits");
+    let y = net.graph().add(y, x).expect("fits");
+    let loss = graph.mean(y, &[0, 1, 2]).expect("fits");
+    train(&mut graph, loss, &Optimizer::sgd(0.9)).expect("has gradients");
+    let bytes: usize = graph.saved().iter().map(|saved| saved.ty.bytes()).sum();
+    // x, q, k, v and the mixed values, and the weights; scores before and after scaling are not kept.
+    assert_eq!(bytes, 4 * (5 * batch * length * width + batch * length * length));
+}
