@@ -10,13 +10,13 @@ use tensile_core::{Device, nn};
 
 use crate::zoo::Model;
 
-/// Input with the pixels, f32[batch, channels, height, width].
+/// Input with the pixels, `f32[batch, channels, height, width]`.
 pub const IMAGES: &str = "images";
-/// Input with the labels, i32[batch].
+/// Input with the labels, `i32[batch]`.
 pub const LABELS: &str = "labels";
-/// Output of the training step: the mean loss of the batch, f32[].
+/// Output of the training step: the mean loss of the batch, `f32[]`.
 pub const LOSS: &str = "loss";
-/// Output of the evaluation step: how many samples of the batch were told right, i32[].
+/// Output of the evaluation step: how many samples of the batch were told right, `i32[]`.
 pub const CORRECT: &str = "correct";
 
 /// A model's steps for one batch size on one device.

@@ -3,6 +3,8 @@
 mod bench;
 mod ci;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Development tasks of Tensile.
@@ -22,9 +24,17 @@ enum Task {
     Bench(bench::Bench),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().task {
+#[expect(clippy::print_stderr, reason = "a program's own output")]
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
         Task::Ci => ci::run(),
         Task::Bench(bench) => bench::run(bench),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

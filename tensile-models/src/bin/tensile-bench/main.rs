@@ -5,6 +5,8 @@
 
 mod quick;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 use tensile_core::device::host::count::CountingAllocator;
 
@@ -24,9 +26,18 @@ enum Bench {
     Quick(quick::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().bench {
-        Bench::Quick(args) => println!("{}", serde_json::to_string(&quick::run(&args)?)?),
+fn main() -> ExitCode {
+    let result = match Cli::parse().bench {
+        Bench::Quick(args) => quick::run(&args).and_then(|answer| Ok(serde_json::to_string(&answer)?)),
+    };
+    match result {
+        Ok(json) => {
+            println!("{json}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
-    Ok(())
 }
