@@ -132,8 +132,23 @@ fn shown(view: &TensorView<'_>) -> String {
     format!("{name}{:?}", view.shape())
 }
 
-fn fits(ty: &TensorType, view: &TensorView<'_>) -> bool {
-    dtype(ty.dtype) == view.dtype() && ty.dims() == view.shape()
+/// The bytes of a tensor in the file as the model holds it. PyTorch counts batches in i64 where we do in i32; counts that fit are taken over.
+fn fitting(ty: &TensorType, view: &TensorView<'_>) -> Option<Vec<u8>> {
+    if ty.dims() != view.shape() {
+        return None;
+    }
+    if dtype(ty.dtype) == view.dtype() {
+        return Some(view.data().to_vec());
+    }
+    if (ty.dtype, view.dtype()) != (DType::I32, Dtype::I64) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(ty.bytes());
+    for word in view.data().chunks_exact(8) {
+        let value = i64::from_le_bytes(word.try_into().expect("eight bytes"));
+        bytes.extend(i32::try_from(value).ok()?.to_le_bytes());
+    }
+    Some(bytes)
 }
 
 /// Writes values of persistent tensors to a file, with `metadata` as text beside them. Values that `contents` does not have are left out.
@@ -161,20 +176,43 @@ pub fn save(
     replace(path, &bytes).map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
 }
 
-/// Puts a file in the place of another, or of none, in one step.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let Some(name) = path.file_name() else {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path has no file name"));
+/// Whether [`save`] could write to a path now, found out before hours of training: makes the temporary file beside it and takes it away again.
+///
+/// # Errors
+/// [`CheckpointError::Write`].
+pub fn check_writable(path: &Path) -> Result<(), CheckpointError> {
+    let probe = || {
+        let (_, temporary) = places(path)?;
+        File::create(&temporary)?;
+        fs::remove_file(&temporary)
     };
+    probe().map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
+}
+
+/// The file to be replaced (what a link points to, so that the link stays), and a temporary one beside it.
+fn places(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
+    let fault = |reason| Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, reason));
+    let path = match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => return fault("it is not a regular file"),
+        Ok(_) => path.canonicalize()?,
+        Err(_) => path.to_owned(),
+    };
+    let Some(name) = path.file_name() else { return fault("the path has no file name") };
     let mut temporary_name = std::ffi::OsString::from(".");
     temporary_name.push(name);
     temporary_name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(temporary_name);
+    Ok((path, temporary))
+}
+
+/// Puts a file in the place of another, or of none, in one step.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let (path, temporary) = places(path)?;
     let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });
-    let placed = written.and_then(|()| fs::rename(&temporary, path));
+    let placed = written.and_then(|()| fs::rename(&temporary, &path));
     if placed.is_err() {
         // It may not even exist; the first error says what matters.
         let _ = fs::remove_file(&temporary);
@@ -197,14 +235,13 @@ pub fn load(
     let mut mismatch = Mismatch::default();
     let mut values = Vec::new();
     for persistent in persistents.iter().filter(|persistent| contents.has(persistent.role)) {
-        match file.tensor(&persistent.name) {
-            Err(_) => mismatch.missing.push(persistent.name.clone()),
-            Ok(view) if !fits(&persistent.ty, &view) => {
-                mismatch.misshaped.push((persistent.name.clone(), persistent.ty.to_string(), shown(&view)));
-            }
-            Ok(view) => {
-                values.push(PersistentValue { persistent: persistent.clone(), bytes: view.data().to_vec() });
-            }
+        let Ok(view) = file.tensor(&persistent.name) else {
+            mismatch.missing.push(persistent.name.clone());
+            continue;
+        };
+        match fitting(&persistent.ty, &view) {
+            Some(bytes) => values.push(PersistentValue { persistent: persistent.clone(), bytes }),
+            None => mismatch.misshaped.push((persistent.name.clone(), persistent.ty.to_string(), shown(&view))),
         }
     }
     let known = |name: &str| persistents.iter().any(|persistent| persistent.name == name);
@@ -291,6 +328,40 @@ mod tests {
         assert_eq!(load(&path, &persistents(&state), Contents::Model).unwrap(), model);
         assert_eq!(load_metadata(&path).unwrap(), BTreeMap::new());
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn batch_counts_of_pytorch_are_taken_over() {
+        let folder = Folder::new("i64");
+        let path = folder.0.join("torch.safetensors");
+        let counter = persistent("bn.num_batches_tracked", Role::Buffer, TensorType::i32([]));
+        let write = |count: i64| {
+            let bytes = count.to_le_bytes();
+            let view = TensorView::new(Dtype::I64, vec![], &bytes).unwrap();
+            fs::write(&path, safetensors::serialize([(counter.name.as_str(), view)], None).unwrap()).unwrap();
+        };
+        write(40_000);
+        let values = load(&path, std::slice::from_ref(&counter), Contents::Model).unwrap();
+        assert_eq!(values[0].bytes, 40_000i32.to_le_bytes());
+        write(1 << 40);
+        let error = load(&path, &[counter], Contents::Model).unwrap_err().to_string();
+        assert!(error.contains("num_batches_tracked") && error.contains("i64[]"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_stay_links_and_other_things_than_files_stay() {
+        let folder = Folder::new("links");
+        let (file, link) = (folder.0.join("file"), folder.0.join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        check_writable(&link).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"old");
+        save(&link, &state(), Contents::Model, &BTreeMap::new()).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::metadata(&file).unwrap().len() > 3);
+        let error = check_writable(&folder.0).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A [`Graph`] lists persistent tensors (parameters, optimizer state, buffers), inputs, and ops in the order in which they will run. Shapes are
 //! checked while it is built. [`Graph::grad`](crate::grad) adds the backward pass, optimizers add their updates; then
-//! [`lower`](crate::exec::lower) turns the whole step into a trace for the planner and calls for the device.
+//! [`lower`](crate::exec::lower()) turns the whole step into a trace for the planner and calls for the device.
 
 use std::fmt;
 

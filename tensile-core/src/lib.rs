@@ -1,5 +1,8 @@
 //! Tensors, ops, graphs, autodiff, devices and the executor of Tensile.
 
+// Modules that need unsafe code allow it for themselves: `grep -rl "allow(unsafe_code)" src`.
+#![deny(unsafe_code)]
+
 pub mod checkpoint;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -3,6 +3,7 @@
 //! It runs the host kernels one after another in the graph's order, each value in an aligned buffer of its own: no plan, no arena, no streams.
 //! Fresh buffers and scratch hold NaN patterns, and a guard behind every buffer shows writes past its end.
 //! For tests: it is compiled with the feature `conformance` only.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;

@@ -114,7 +114,7 @@ fn the_virtual_clock_agrees_with_the_simulation() {
     }
 }
 
-/// Also field report C11: the source of a copy must live until the copy has read it.
+/// The source of a copy must live until the copy has read it.
 #[test]
 fn any_order_of_work_gives_the_same_bits() {
     let _turn = turn();
@@ -327,9 +327,9 @@ fn c18_a_budget_that_fits_costs_nothing() {
 }
 
 /// Evaluation from the boundary of training under the same budget: it changes nothing, and memory stays the same from epoch to epoch
-/// (field report C35: tracel-ai/burn#4792).
+/// (reported as tracel-ai/burn#4792).
 #[test]
-fn c35_evaluation_takes_turns_with_training() {
+fn evaluation_takes_turns_with_training() {
     let _turn = turn();
     let optimizer = Optimizer::adam();
     let graph = common::classifier(Graph::new(), Some(&optimizer)).unwrap();

@@ -5,7 +5,6 @@
 pub mod budget;
 pub mod data;
 pub mod job;
-pub mod policy;
 pub mod report;
 pub mod trainer;
 pub mod zoo;

@@ -1,7 +1,5 @@
 //! What a run did, in figures.
 
-use std::path::Path;
-
 use serde::Serialize;
 use tensile_core::Device;
 use tensile_core::device::host::count::{self, Tag};
@@ -20,8 +18,9 @@ pub struct Report {
     pub steps: u64,
     /// Fraction of the test samples told right at the end.
     pub accuracy: Option<f64>,
-    /// Device bytes, as the counting allocator saw them: arenas, and whatever kernels allocated.
-    pub peak_bytes: u64,
+    /// Device bytes, as the counting allocator saw them: arenas, and what kernels allocated in blocks of 4 KiB and more; absent if the program
+    /// does not use that allocator.
+    pub peak_bytes: Option<u64>,
     /// The budget; absent if unlimited.
     pub budget_bytes: Option<u64>,
     /// Device arena of the training program.
@@ -78,7 +77,7 @@ impl Report {
             run: run.to_owned(),
             steps: stats.steps,
             accuracy,
-            peak_bytes: count::peak(Tag::Device),
+            peak_bytes: count::is_installed().then(|| count::peak(Tag::Device)),
             budget_bytes: (budget != Budget::Unlimited).then_some(budget_bytes.0),
             arena_bytes: planned.report.arena.0,
             live_bytes: planned.report.peak.0,
@@ -102,7 +101,7 @@ impl Report {
         vec![
             ("test accuracy", self.accuracy.map_or("-".to_owned(), |accuracy| format!("{:.2} %", accuracy * 100.0))),
             ("budget", self.budget_bytes.map_or("unlimited".to_owned(), bytes)),
-            ("peak on the device (counted)", bytes(self.peak_bytes)),
+            ("peak on the device (counted)", self.peak_bytes.map_or("not counted".to_owned(), bytes)),
             ("device arena", bytes(self.arena_bytes)),
             ("host arena", bytes(self.host_bytes)),
             ("swap-outs per step", format!("{} ({})", self.swap_outs, bytes(self.out_bytes))),
@@ -120,22 +119,6 @@ impl Report {
 /// Elements of all parameters of a step.
 pub fn n_parameters(step: &Step) -> usize {
     step.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.ty.numel()).sum()
-}
-
-/// Whether a file can be written at `path`, found out before hours of training.
-///
-/// # Errors
-/// Says which file and why.
-pub fn check_writable(path: &Path) -> std::io::Result<()> {
-    let fault = |error: std::io::Error| {
-        std::io::Error::new(error.kind(), format!("cannot write '{}': {error}", path.display()))
-    };
-    let existed = path.exists();
-    std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(fault)?;
-    if !existed {
-        std::fs::remove_file(path).map_err(fault)?;
-    }
-    Ok(())
 }
 
 /// Resident memory of this process, from `/proc`.

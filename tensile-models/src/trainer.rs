@@ -83,11 +83,6 @@ impl<D: Device> Trainer<D> {
         &self.train
     }
 
-    /// The evaluation program.
-    pub fn eval_program(&self) -> &Arc<Compiled> {
-        &self.eval
-    }
-
     /// The job's memory and state.
     pub fn executor(&mut self) -> &mut Executor<D> {
         &mut self.executor

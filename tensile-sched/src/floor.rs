@@ -11,8 +11,8 @@ use crate::trace::Trace;
 pub struct Floor {
     /// Bytes, rounded up to the alignment.
     pub bytes: Bytes,
-    /// The op whose tensors need them; the last op where it is the end of the step that does (kept tensors, or the residents
-    /// of a given boundary); `op0` for a trace without ops.
+    /// With swapping the op whose tensors need them; the last op where it is the end of the step that does (kept tensors, or the residents
+    /// of a given boundary). By recomputation alone the op at the peak of plain liveness. `op0` for a trace without ops.
     pub op: OpId,
 }
 
@@ -35,7 +35,7 @@ impl Floor {
 ///   runs. If it is more, what must be on the device at the end: kept tensors together with the residents of a given boundary at
 ///   their addresses.
 /// - By recomputation alone ([`Mode::Recompute`]) no such closed form is known. The floor is the arena of the smallest program that a fixed, budget-independent
-///   search finds (`recompute_floor` in `planner/tensile.rs`), so that it is exact for `Tensile` by construction; another planner may go below.
+///   search finds (`recompute_floor` in `planner/tensile/mod.rs`), so that it is exact for `Tensile` by construction; another planner may go below.
 ///
 /// `limits.device` and `limits.host` are not looked at. Linear in the number of accesses with swapping; some dozens of planning passes without.
 ///

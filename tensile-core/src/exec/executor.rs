@@ -13,6 +13,9 @@ use crate::device::host::count::{Tag, with_tag};
 use crate::device::{Device, DeviceError};
 use crate::graph::Persistent;
 
+/// Results kept for tickets that have not been given to [`Executor::finish`] yet; older ones are forgotten.
+const MOST_RESULTS: usize = 16;
+
 /// How an executor works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecutorOptions {
@@ -199,7 +202,7 @@ impl<D: Device> Executor<D> {
         self.finish(ticket)
     }
 
-    /// Waits until nothing is in flight. Results of steps not yet finished are kept for their tickets.
+    /// Waits until nothing is in flight. Results of the last 16 steps not yet finished are kept for their tickets.
     ///
     /// # Errors
     /// [`ExecError::Device`] if work failed; [`ExecError::Failed`].
@@ -247,19 +250,6 @@ impl<D: Device> Executor<D> {
     /// What was measured of a program; none if it never ran here.
     pub fn stats(&self, compiled: &Arc<Compiled>) -> Option<&ProgramStats> {
         self.programs.iter().find(|program| Arc::ptr_eq(&program.compiled, compiled)).map(|program| &program.stats)
-    }
-
-    /// Drops what is kept for a program that will not run again (events, measurements). The current one stays.
-    ///
-    /// # Errors
-    /// Those of [`drain`](Self::drain).
-    pub fn forget(&mut self, compiled: &Arc<Compiled>) -> Result<(), ExecError> {
-        self.drain()?;
-        let current = Arc::clone(self.compiled());
-        self.programs
-            .retain(|program| Arc::ptr_eq(&program.compiled, &current) || !Arc::ptr_eq(&program.compiled, compiled));
-        self.current = self.program(&current)?;
-        Ok(())
     }
 
     pub(super) fn check_failed(&self) -> Result<(), ExecError> {
@@ -342,6 +332,10 @@ impl<D: Device> Executor<D> {
             outputs.push(StepOutput { name: output.name.clone(), ty: output.ty.clone(), bytes });
         }
         self.programs[program].stats.add_step(&compiled, &timings);
+        // A caller that has dropped its ticket will not come for the result.
+        if self.finished.len() == MOST_RESULTS {
+            self.finished.remove(0);
+        }
         self.finished.push(StepResult { iteration, outputs, timings });
         self.in_flight.pop_front();
         Ok(())

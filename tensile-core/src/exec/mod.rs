@@ -1,6 +1,6 @@
 //! From a graph to a running step.
 //!
-//! [`lower`] makes the trace and the calls; a planner of `tensile_sched` makes a program; [`Compiled`] proves it right; an [`Executor`] interprets it on a
+//! [`lower()`] makes the trace and the calls; a planner of `tensile_sched` makes a program; [`Compiled`] proves it right; an [`Executor`] interprets it on a
 //! device and measures.
 
 mod compiled;

@@ -1,6 +1,6 @@
 //! What an executor measures.
 
-use tensile_sched::{Instr, Link, Nanos, OpId, Trace, TraceError};
+use tensile_sched::{Instr, Nanos, OpId, Trace, TraceError};
 
 use super::compiled::Compiled;
 use super::lower::Step;
@@ -91,24 +91,9 @@ impl ProgramStats {
     /// # Errors
     /// None for latencies that a clock can measure.
     pub fn measured_trace(&self, step: &Step) -> Result<Trace, TraceError> {
-        let mut ops = step.trace.ops().to_vec();
-        for (op, stats) in ops.iter_mut().zip(&self.ops) {
-            op.latency = stats.mean().unwrap_or(op.latency);
-        }
-        Trace::new(step.trace.tensors().to_vec(), ops)
-    }
-
-    /// A link with the bandwidths measured, where there are any.
-    pub fn measured_link(&self, link: Link) -> Link {
-        let rate = |copies: &CopyStats, before: f64| {
-            let time = copies.time.0.saturating_sub(copies.count * link.latency.0);
-            if time > 0 && copies.bytes > 0 { copies.bytes as f64 / (time as f64 * 1e-9) } else { before }
-        };
-        Link {
-            out_bytes_per_s: rate(&self.swap_outs, link.out_bytes_per_s),
-            in_bytes_per_s: rate(&self.swap_ins, link.in_bytes_per_s),
-            ..link
-        }
+        let ops = step.trace.ops().iter().zip(&self.ops);
+        let latencies: Vec<Nanos> = ops.map(|(op, stats)| stats.mean().unwrap_or(op.latency)).collect();
+        step.trace.clone().with_latencies(&latencies)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Vector instructions of this processor, chosen at run time.
 //!
 //! One of the modules with `unsafe` code: it calls functions compiled for instructions that [`Isa::detect`] has found.
+#![allow(unsafe_code)]
 
 use std::sync::OnceLock;
 

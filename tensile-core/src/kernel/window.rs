@@ -4,6 +4,7 @@
 //! holds the input pixel that the tap meets there, or zero outside the image. [`Window`] reads blocks of it straight from the images.
 //!
 //! One of the modules with `unsafe` code: masked vector loads near the edges of images.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 

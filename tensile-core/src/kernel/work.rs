@@ -1,6 +1,7 @@
 //! Loops compiled for the vector instructions of this processor.
 //!
 //! One of the modules with `unsafe` code: it calls functions compiled for instructions that [`Isa::detect`] has found.
+#![allow(unsafe_code)]
 
 use super::isa::Isa;
 

@@ -37,7 +37,7 @@ use crate::op::conv2d::Conv2d;
 use crate::random::words;
 use crate::tensor::TensorType;
 
-/// Name of the input i32[4] that dropout draws from; see [`random_value`].
+/// Name of the input `i32[4]` that dropout draws from; see [`random_value`].
 pub const RANDOM: &str = "random";
 
 /// Content of the input [`RANDOM`] for a step of a job: [seed low, seed high, step low, step high].
@@ -197,7 +197,7 @@ impl<'a> Net<'a> {
         result
     }
 
-    /// Linear layer of x f32[…, in] with `weight` [out, in] and `bias` [out], both uniform within ±1/√in.
+    /// Linear layer of x `f32[…, in]` with `weight` `[out, in]` and `bias` `[out]`, both uniform within ±1/√in.
     ///
     /// # Errors
     /// If `x` is not f32 with at least one dimension, or a name is taken.
@@ -225,7 +225,7 @@ impl<'a> Net<'a> {
         })
     }
 
-    /// Convolution of x f32[N, C, H, W] with `weight` [K, C/groups, R, S] and, if wanted, `bias` [K], uniform within ±1/√fan_in unless
+    /// Convolution of x `f32[N, C, H, W]` with `weight` `[K, C/groups, R, S]` and, if wanted, `bias` `[K]`, uniform within ±1/√fan_in unless
     /// the weight begins otherwise; then the bias begins as 0.
     ///
     /// # Errors
@@ -245,8 +245,8 @@ impl<'a> Net<'a> {
         })
     }
 
-    /// Batch norm of x f32[N, C, …] with ε = 10⁻⁵ and momentum 0.1: `weight` (1) and `bias` (0), buffers `running_mean` (0), `running_var` (1), all [C],
-    /// and `num_batches_tracked` i32[] (0).
+    /// Batch norm of x `f32[N, C, …]` with ε = 10⁻⁵ and momentum 0.1: `weight` (1) and `bias` (0), buffers `running_mean` (0), `running_var` (1), all `[C]`,
+    /// and `num_batches_tracked` `i32[]` (0).
     ///
     /// # Errors
     /// If the shapes do not fit or a name is taken; in training also if a channel has only one value.

@@ -11,7 +11,7 @@ use crate::graph::{GraphError, Value};
 use crate::kernel::work::{Work, vectorized};
 use crate::tensor::TensorType;
 
-/// Adam (Kingma, Ba: arXiv 1412.6980) and AdamW (Loshchilov, Hutter: arXiv 1711.05101): inputs parameter (updated), gradient, scalars f32[3], first and
+/// Adam (Kingma, Ba: arXiv 1412.6980) and AdamW (Loshchilov, Hutter: arXiv 1711.05101): inputs parameter (updated), gradient, scalars `f32[3]`, first and
 /// second moment (updated), which begin as 0. The scalars for step t = 1, 2, … are
 /// [lr/(1 − β₁ᵗ), √(1 − β₂ᵗ), 1 − lr·weight_decay].
 ///

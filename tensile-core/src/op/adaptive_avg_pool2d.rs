@@ -12,14 +12,14 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::{DType, Shape, TensorType};
 
-/// Input f32[N, C, H, W], output f32[N, C, OH, OW]: element (i, j) is the mean over rows ⌊iH/OH⌋..⌈(i+1)H/OH⌉ and columns likewise.
+/// Input `f32[N, C, H, W]`, output `f32[N, C, OH, OW]`: element (i, j) is the mean over rows ⌊iH/OH⌋..⌈(i+1)H/OH⌉ and columns likewise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveAvgPool2d {
     /// Number of windows: height, width.
     pub output: [usize; 2],
 }
 
-/// Gradient of [`AdaptiveAvgPool2d`]: input dy f32[N, C, OH, OW], output dx. It reads no other tensor.
+/// Gradient of [`AdaptiveAvgPool2d`]: input dy `f32[N, C, OH, OW]`, output dx. It reads no other tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveAvgPool2dGrad {
     /// Shape of the forward op's input.
@@ -111,7 +111,7 @@ impl OpDef for AdaptiveAvgPool2dGrad {
 }
 
 impl Graph {
-    /// Means of x f32[N, C, H, W] over `output` windows.
+    /// Means of x `f32[N, C, H, W]` over `output` windows.
     ///
     /// # Errors
     /// If `x` has another rank or a number of windows is 0.
@@ -119,7 +119,7 @@ impl Graph {
         self.apply1(AdaptiveAvgPool2d { output }, &[x])
     }
 
-    /// Mean of each plane of x f32[N, C, H, W], as f32[N, C, 1, 1].
+    /// Mean of each plane of x `f32[N, C, H, W]`, as `f32[N, C, 1, 1]`.
     ///
     /// # Errors
     /// If `x` has another rank.

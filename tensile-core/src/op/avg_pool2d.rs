@@ -10,7 +10,7 @@ use crate::graph::{Graph, GraphError, Value};
 use crate::kernel::work::{Work, vectorized};
 use crate::tensor::{Shape, TensorType};
 
-/// Average pooling: input f32[N, C, H, W], output the sum of each window divided by its size.
+/// Average pooling: input `f32[N, C, H, W]`, output the sum of each window divided by its size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AvgPool2d {
     /// The windows.
@@ -188,7 +188,7 @@ impl Work for GradPlane<'_> {
 }
 
 impl Graph {
-    /// Mean of each window of x f32[N, C, H, W]; `count_include_pad` as in PyTorch, where it is the default.
+    /// Mean of each window of x `f32[N, C, H, W]`; `count_include_pad` as in PyTorch, where it is the default.
     ///
     /// # Errors
     /// If the windows do not fit the shape.

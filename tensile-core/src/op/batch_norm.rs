@@ -10,8 +10,8 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::{DType, TensorType};
 
-/// Batch normalisation in training: inputs x f32[N, C, …], weight f32[C], bias f32[C]; outputs
-/// y = (x − mean)/√(var + ε)·weight + bias, and the batch's mean f32[C] and biased variance f32[C].
+/// Batch normalisation in training: inputs x `f32[N, C, …]`, weight `f32[C]`, bias `f32[C]`; outputs
+/// y = (x − mean)/√(var + ε)·weight + bias, and the batch's mean `f32[C]` and biased variance `f32[C]`.
 ///
 /// There is no gradient through mean and variance as outputs. The gradient reads x, mean, variance and weight, not y.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub struct BatchNormGrad {
     pub training: bool,
 }
 
-/// Batch normalisation by given statistics: inputs x f32[N, C, …], mean, variance, weight, bias, all f32[C]; output of x's type.
+/// Batch normalisation by given statistics: inputs x `f32[N, C, …]`, mean, variance, weight, bias, all `f32[C]`; output of x's type.
 /// Mean and variance have no gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchNormInference {
@@ -74,7 +74,7 @@ impl Layout {
     }
 }
 
-/// Type rule: x f32[N, C, …], and `companions` tensors f32[C].
+/// Type rule: x `f32[N, C, …]`, and `companions` tensors `f32[C]`.
 fn check_types(x: &TensorType, companions: &[TensorType], n: usize, expected: &str) -> Result<(), OpError> {
     let fits = x.dtype == DType::F32 && x.dims().len() >= 2 && companions.len() == n && {
         let channels = TensorType::f32([x.dims()[1]]);
@@ -265,7 +265,7 @@ impl OpDef for BatchNormInference {
 }
 
 impl Graph {
-    /// Batch normalisation of x f32[N, C, …] in training; gives y, the batch's mean and its biased variance.
+    /// Batch normalisation of x `f32[N, C, …]` in training; gives y, the batch's mean and its biased variance.
     ///
     /// # Errors
     /// If the types do not fit or a channel has only one value.
@@ -274,7 +274,7 @@ impl Graph {
         Ok([outputs[0], outputs[1], outputs[2]])
     }
 
-    /// Batch normalisation of x f32[N, C, …] by given `[mean, variance]`.
+    /// Batch normalisation of x `f32[N, C, …]` by given `[mean, variance]`.
     ///
     /// # Errors
     /// If the types do not fit.

@@ -6,8 +6,8 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::TensorType;
 
-/// Moves running statistics towards a batch's: inputs running mean f32[C], running variance f32[C] and counter i32[] (all three updated), the
-/// batch's mean f32[C] and biased variance f32[C]. No outputs.
+/// Moves running statistics towards a batch's: inputs running mean `f32[C]`, running variance `f32[C]` and counter `i32[]` (all three updated), the
+/// batch's mean `f32[C]` and biased variance `f32[C]`. No outputs.
 ///
 /// running ← (1 − momentum)·running + momentum·batch, the variance being unbiased first; the counter goes up by one.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::{DType, TensorType};
 
-/// Number i32[] of rows of logits f32[N, C] whose first largest element stands at the row's label, of labels i32[N]. A label outside
+/// Number `i32[]` of rows of logits `f32[N, C]` whose first largest element stands at the row's label, of labels `i32[N]`. A label outside
 /// 0..C is never right; a row whose first element is NaN counts as class 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountCorrect;
@@ -50,7 +50,7 @@ impl OpDef for CountCorrect {
 }
 
 impl Graph {
-    /// How many rows of logits f32[N, C] are largest at their label i32[N], as i32[].
+    /// How many rows of logits `f32[N, C]` are largest at their label `i32[N]`, as `i32[]`.
     ///
     /// # Errors
     /// If the types do not fit.

@@ -11,7 +11,7 @@ use crate::kernel::work::{Work, vectorized};
 use crate::random::philox4x32_lanes;
 use crate::tensor::{DType, TensorType};
 
-/// Dropout: inputs x f32 and random i32[4] = [seed low, seed high, step low, step high]; output of x's type: x/(1 − p) with probability 1 − p, else 0.
+/// Dropout: inputs x f32 and random `i32[4]` = [seed low, seed high, step low, step high]; output of x's type: x/(1 − p) with probability 1 − p, else 0.
 ///
 /// Element i draws word i mod 4 of Philox4x32-10 for counter [⌊i/4⌋, number, step low, step high] and key [seed low, seed high], and is kept if the
 /// word is below (1 − p)·2³². So a rerun, and the gradient (the same op on dy), find the same mask without storing it.
@@ -113,7 +113,7 @@ impl Work for Drop<'_> {
 }
 
 impl Graph {
-    /// Zeroes elements of `x` with probability `p` and scales the others by 1/(1 − p). `random` is i32[4] (see [`Dropout`]), `number` tells the
+    /// Zeroes elements of `x` with probability `p` and scales the others by 1/(1 − p). `random` is `i32[4]` (see [`Dropout`]), `number` tells the
     /// dropouts of a graph apart.
     ///
     /// # Errors

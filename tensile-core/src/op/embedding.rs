@@ -8,11 +8,11 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::{DType, TensorType};
 
-/// Inputs table f32[V, D] and indices i32[…]; output f32[…, D]. An index outside 0..V gives a row of NaN. The gradient reads the indices alone.
+/// Inputs table `f32[V, D]` and indices `i32[…]`; output `f32[…, D]`. An index outside 0..V gives a row of NaN. The gradient reads the indices alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding;
 
-/// Gradient of [`Embedding`] by its table: inputs dy f32[…, D] and indices i32[…], output f32[V, D]. Indices outside 0..V count nowhere.
+/// Gradient of [`Embedding`] by its table: inputs dy `f32[…, D]` and indices `i32[…]`, output `f32[V, D]`. Indices outside 0..V count nowhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGrad {
     /// Rows of the table.
@@ -105,7 +105,7 @@ impl OpDef for EmbeddingGrad {
 }
 
 impl Graph {
-    /// Rows of a table f32[V, D] by indices i32[…]: f32[…, D].
+    /// Rows of a table `f32[V, D]` by indices `i32[…]`: `f32[…, D]`.
     ///
     /// # Errors
     /// If the types do not fit.

@@ -10,8 +10,8 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::{DType, TensorType};
 
-/// Layer normalisation: inputs x f32[…, D], weight f32[D], bias f32[D]; outputs y = (x − mean)/√(var + ε)·weight + bias with mean and biased variance of
-/// each row, and the rows' mean and 1/√(var + ε), f32[rows] each. The gradient reads x, these two and the weight.
+/// Layer normalisation: inputs x `f32[…, D]`, weight `f32[D]`, bias `f32[D]`; outputs y = (x − mean)/√(var + ε)·weight + bias with mean and biased variance of
+/// each row, and the rows' mean and 1/√(var + ε), `f32[rows]` each. The gradient reads x, these two and the weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerNorm {
     /// Added to the variance.
@@ -164,7 +164,7 @@ impl OpDef for LayerNormGrad {
 }
 
 impl Graph {
-    /// Layer normalisation of x f32[…, D] over the last dimension.
+    /// Layer normalisation of x `f32[…, D]` over the last dimension.
     ///
     /// # Errors
     /// If the types do not fit.

@@ -10,12 +10,12 @@ use crate::graph::{Graph, GraphError, Value};
 use crate::kernel::work::{Work, vectorized};
 use crate::tensor::{DType, Shape, TensorType};
 
-/// Max pooling: input f32[N, C, H, W]; outputs the largest value of each window, and where in the window it stands (row-major, u8, the first of equals;
+/// Max pooling: input `f32[N, C, H, W]`; outputs the largest value of each window, and where in the window it stands (row-major, u8, the first of equals;
 /// NaN counts as largest). Windows have at most 256 positions. The gradient reads the indices alone: one byte per output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaxPool2d(pub Pool2d);
 
-/// Gradient of [`MaxPool2d`]: inputs dy f32[N, C, OH, OW] and its indices u8 of the same shape.
+/// Gradient of [`MaxPool2d`]: inputs dy `f32[N, C, OH, OW]` and its indices u8 of the same shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaxPool2dGrad {
     /// As in the forward op.
@@ -168,7 +168,7 @@ impl MaxPool2dGrad {
 }
 
 impl Graph {
-    /// Largest value of each window of x f32[N, C, H, W].
+    /// Largest value of each window of x `f32[N, C, H, W]`.
     ///
     /// # Errors
     /// If the windows do not fit the shape.

@@ -46,7 +46,7 @@ impl Pool2d {
         if (windows - 1) * stride >= size + padding { windows - 1 } else { windows }
     }
 
-    /// Shape f32[N, C, H, W] of the output.
+    /// Shape `f32[N, C, H, W]` of the output.
     pub(crate) fn infer(&self, inputs: &[TensorType]) -> Result<TensorType, OpError> {
         let [x] = inputs else {
             return Err(OpError(format!("takes one input, not {}", inputs.len())));

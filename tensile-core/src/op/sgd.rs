@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// Stochastic gradient descent: inputs parameter (updated), gradient, scalars f32[1] = [learning rate], and with momentum its buffer (updated), which begins as 0.
+/// Stochastic gradient descent: inputs parameter (updated), gradient, scalars `f32[1]` = [learning rate], and with momentum its buffer (updated), which begins as 0.
 ///
 /// g ← gradient + weight_decay·p; with momentum m: buffer ← m·buffer + g, g ← buffer, or g + m·buffer with Nesterov's form; p ← p − lr·g.
 #[derive(Clone, Debug, PartialEq)]

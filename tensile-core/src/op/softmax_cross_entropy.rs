@@ -10,8 +10,8 @@ use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::{DType, TensorType};
 
-/// Cross-entropy: inputs logits f32[N, C] and labels i32[N]; outputs the mean loss f32[] over the rows that count, and each row's log-sum-exp
-/// f32[N], which the gradient reads beside the logits.
+/// Cross-entropy: inputs logits `f32[N, C]` and labels `i32[N]`; outputs the mean loss `f32[]` over the rows that count, and each row's log-sum-exp
+/// `f32[N]`, which the gradient reads beside the logits.
 ///
 /// A label outside 0..C makes the loss NaN, and its row of the gradient too; data sources refuse such labels before. If no row
 /// counts, the loss is NaN.
@@ -21,7 +21,7 @@ pub struct SoftmaxCrossEntropy {
     pub ignore: Option<i32>,
 }
 
-/// Gradient of [`SoftmaxCrossEntropy`] by the logits: inputs logits, labels, log-sum-exp, and the gradient f32[] of the loss.
+/// Gradient of [`SoftmaxCrossEntropy`] by the logits: inputs logits, labels, log-sum-exp, and the gradient `f32[]` of the loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SoftmaxCrossEntropyGrad {
     /// As in the forward op.
@@ -160,7 +160,7 @@ impl OpDef for SoftmaxCrossEntropyGrad {
 }
 
 impl Graph {
-    /// Mean cross-entropy of logits f32[N, C] against labels i32[N].
+    /// Mean cross-entropy of logits `f32[N, C]` against labels `i32[N]`.
     ///
     /// # Errors
     /// If the types do not fit.

@@ -4,12 +4,15 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 
 use super::{DataError, Dataset, Splits};
 
 /// The digits, compressed, as they lie in the repository.
 const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
+
+/// Files of more text than this are refused rather than read into memory.
+const MOST_BYTES: u64 = 4 << 30;
 
 /// Every fifth sample is for testing.
 const TEST_EVERY: usize = 5;
@@ -53,12 +56,15 @@ impl CsvImages {
     fn parse(path: &Path, bytes: &[u8], shape: [usize; 3]) -> Result<Splits, DataError> {
         let mut text = String::new();
         let read = if bytes.starts_with(&[0x1f, 0x8b]) {
-            GzDecoder::new(bytes).read_to_string(&mut text)
+            MultiGzDecoder::new(bytes).take(MOST_BYTES + 1).read_to_string(&mut text)
         } else {
-            let mut plain = bytes;
-            plain.read_to_string(&mut text)
+            bytes.take(MOST_BYTES + 1).read_to_string(&mut text)
         };
         read.map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+        if text.len() as u64 > MOST_BYTES {
+            let reason = format!("more than {MOST_BYTES} bytes of text in the file; split it");
+            return Err(DataError::Content { path: path.to_owned(), row: text.lines().count(), reason });
+        }
         let n_pixels: usize = shape.iter().product();
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for (index, line) in text.lines().enumerate() {

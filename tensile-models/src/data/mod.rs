@@ -90,6 +90,11 @@ impl std::fmt::Debug for Splits {
     }
 }
 
+/// The data for models that take images of this shape, unless something else is asked for.
+pub fn default_for(shape: [usize; 3]) -> &'static str {
+    if shape == [1, 8, 8] { "digits" } else { "synthetic" }
+}
+
 /// The data that `--data` names: `digits` (in the program itself), `synthetic`, or a CSV file of images.
 ///
 /// `shape` and `classes` are the model's; synthetic data takes them over, others must have them.
@@ -110,7 +115,7 @@ pub fn open(name: &str, shape: [usize; 3], classes: usize, seed: u64) -> Result<
 }
 
 /// Batches of one epoch after another: every epoch a new order, drawn from the seed; the rest of an epoch that does not fill a batch is left out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Batches {
     order: Vec<usize>,
     epoch: usize,

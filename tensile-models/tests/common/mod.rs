@@ -26,13 +26,7 @@ pub(crate) fn device(threads: usize, emulation: Emulation) -> Arc<HostDevice> {
 }
 
 pub(crate) fn limits(device: &HostDevice, budget: Bytes) -> Limits {
-    let info = device.info();
-    Limits {
-        alignment: Bytes(info.alignment),
-        max_block: Bytes(info.max_block),
-        link: info.link,
-        ..Limits::with_budget(budget)
-    }
+    device.info().limits(budget)
 }
 
 /// A job whose training step also gives the gradient of every parameter.
@@ -106,8 +100,7 @@ pub(crate) fn train(
 }
 
 pub(crate) fn splits(job: &Job) -> Splits {
-    let name = if job.shape == [1, 8, 8] { "digits" } else { "synthetic" };
-    data::open(name, job.shape, job.classes, 7).unwrap()
+    data::open(data::default_for(job.shape), job.shape, job.classes, 7).unwrap()
 }
 
 /// A file of this crate's test data.

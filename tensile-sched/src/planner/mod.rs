@@ -6,6 +6,7 @@ mod tensile;
 #[cfg(test)]
 mod tests;
 
+use crate::baseline::{NoEviction, Retain};
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
 use crate::layout::{LayoutError, layout, layout_quickly, spread};
@@ -78,6 +79,16 @@ pub(crate) fn complete(trace: &Trace, limits: &Limits, placed: Placed) -> Result
     Ok(Planned { synced, report, simulation })
 }
 
+/// All policies, the default first. The property tests run every one of them.
+pub fn all() -> Vec<Box<dyn Planner>> {
+    vec![Box::new(Tensile::default()), Box::new(NoEviction), Box::new(Retain)]
+}
+
+/// The policy of a [name](Planner::name), if there is one.
+pub fn find(name: &str) -> Option<Box<dyn Planner>> {
+    all().into_iter().find(|policy| policy.name() == name)
+}
+
 /// A policy that decides what stays on the device, what is swapped and what is recomputed.
 ///
 /// Planners are pure: no clock, no files, no randomness; equal input gives equal output.
@@ -110,7 +121,7 @@ pub struct Planned {
 #[non_exhaustive]
 pub enum Infeasible {
     /// The device budget is below what the policy can reach.
-    #[error("budget {budget} ({} bytes) is below the floor of {lowest} ({} bytes) set by op {op} '{label}'", budget.0, lowest.0)]
+    #[error("budget {budget} ({} bytes) is below the floor of {lowest} ({} bytes) for this policy and mode, set by op {op} '{label}'", budget.0, lowest.0)]
     Device {
         /// The budget.
         budget: Bytes,

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use tensile_sched::strategy::{Sizes, links, training_traces, wild_traces};
 use tensile_sched::{
-    Bytes, Floor, Infeasible, Instr, Limits, Link, Mode, Nanos, NoEviction, Planned, Planner, Retain, Synced, Tensile,
-    Trace, check, floor, simulate,
+    Bytes, Floor, Infeasible, Instr, Limits, Link, Mode, Nanos, NoEviction, OpId, Planned, Planner, Synced, Tensile,
+    Trace, check, floor, planner, simulate,
 };
 
 use crate::mutate::mutations;
@@ -16,10 +16,13 @@ const MODES: [Mode; 3] = [Mode::Swap, Mode::Recompute, Mode::Both];
 
 /// Every planner with every mode it knows.
 fn planners() -> Vec<(Box<dyn Planner>, Mode)> {
-    let mut all: Vec<(Box<dyn Planner>, Mode)> =
-        vec![(Box::new(NoEviction), Mode::Both), (Box::new(Retain), Mode::Both)];
-    all.extend(MODES.map(|mode| (Box::new(Tensile::default()) as Box<dyn Planner>, mode)));
-    all
+    planner::all()
+        .into_iter()
+        .flat_map(|planner| match planner.name() {
+            "none" | "retain" => vec![(planner, Mode::Both)],
+            name => MODES.map(|mode| (planner::find(name).expect("just listed"), mode)).into(),
+        })
+        .collect()
 }
 
 /// The lowest budget of a planner and the highest that makes a difference.
@@ -64,16 +67,23 @@ fn kernel_time(trace: &Trace, synced: &Synced) -> Nanos {
 }
 
 /// The largest working set of one op, or what must be on the device at the end: computed anew.
-fn largest_working_set(trace: &Trace) -> Bytes {
+/// With all ops that have it; none if it is the kept tensors at the end that need the most.
+fn largest_working_set(trace: &Trace) -> (Bytes, Vec<OpId>) {
     let occupied = |bytes: Bytes| bytes.0.div_ceil(UNIT.0) * UNIT.0;
-    let of_ops = trace.ops().iter().map(|op| {
-        let tensors = op.reads.iter().chain(&op.writes).chain(&op.updates);
-        let all: u64 = tensors.map(|&id| occupied(trace.tensor(id).bytes)).sum();
-        let shared: u64 = op.in_place.iter().map(|pair| occupied(trace.tensor(pair.output).bytes)).sum();
-        all - shared + occupied(op.workspace)
-    });
-    let kept = trace.tensors().iter().filter(|tensor| tensor.keep).map(|tensor| occupied(tensor.bytes)).sum();
-    Bytes(of_ops.max().unwrap_or(0).max(kept))
+    let of_ops: Vec<u64> = trace
+        .ops()
+        .iter()
+        .map(|op| {
+            let tensors = op.reads.iter().chain(&op.writes).chain(&op.updates);
+            let all: u64 = tensors.map(|&id| occupied(trace.tensor(id).bytes)).sum();
+            let shared: u64 = op.in_place.iter().map(|pair| occupied(trace.tensor(pair.output).bytes)).sum();
+            all - shared + occupied(op.workspace)
+        })
+        .collect();
+    let kept: u64 = trace.tensors().iter().filter(|tensor| tensor.keep).map(|tensor| occupied(tensor.bytes)).sum();
+    let largest = of_ops.iter().copied().max().unwrap_or(0);
+    let ops = trace.op_ids().zip(of_ops).filter(|&(_, bytes)| bytes == largest && bytes >= kept).map(|(id, _)| id);
+    (Bytes(largest.max(kept)), ops.collect())
 }
 
 proptest! {
@@ -128,7 +138,10 @@ proptest! {
     #[test]
     fn the_floor_with_swapping_is_the_largest_working_set(trace in any_trace()) {
         for mode in [Mode::Swap, Mode::Both] {
-            prop_assert_eq!(floor(&trace, &Limits { mode, ..unlimited() }).unwrap().bytes, largest_working_set(&trace));
+            let floor = floor(&trace, &Limits { mode, ..unlimited() }).unwrap();
+            let (bytes, ops) = largest_working_set(&trace);
+            prop_assert_eq!(floor.bytes, bytes);
+            prop_assert!(ops.is_empty() || ops.contains(&floor.op), "{} is not among {:?}", floor.op, ops);
         }
     }
 

@@ -55,6 +55,7 @@ struct Run {
     msr_retain: f64,
     eor_predicted: f64,
     eor: f64,
+    cbr: Option<f64>,
     step_ns: u64,
     stall_ns: u64,
     evictions: usize,
@@ -94,7 +95,7 @@ fn print_model(model: &Model, rate: f64) {
     let seconds = model.none_step_ns as f64 * 1e-9;
     let speed = model.flops / seconds;
     println!(
-        "\n## {}, batch {}, {channels}x{height}x{width}, Adam: {} ops\n\nWithout a limit: peak {} ({} if nothing is freed), step {:.1} ms, {:.1} GFLOP/s = {:.0} % of the machine's rate. Floor {} (op `{}`).\n",
+        "\n## {}, batch {}, {channels}x{height}x{width}, Adam: {} ops\n\nWithout a limit: {} on the device ({} if nothing is freed), step {:.1} ms, {:.1} GFLOP/s = {:.0} % of the machine's rate. Floor {} (op `{}`).\n",
         model.model,
         model.batch,
         model.ops,
@@ -113,11 +114,10 @@ fn print_model(model: &Model, rate: f64) {
     for row in &model.rows {
         let Some(run) = &row.run else {
             let reason = row.infeasible.as_deref().unwrap_or("no reason given");
-            println!("| {} | {} | does not fit: {reason} |", row.budget, mib(row.budget_bytes));
+            println!("| {} | {} | does not fit: {reason} {}", row.budget, mib(row.budget_bytes), "|".repeat(15));
             continue;
         };
-        // Within the noise of timing there is no overhead to divide by.
-        let cbr = if run.eor > 0.005 { format!("{:.1}", run.msr_none / run.eor) } else { "-".to_owned() };
+        let cbr = run.cbr.map_or("-".to_owned(), |cbr| format!("{cbr:.1}"));
         println!(
             "| {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {cbr} | {:.1} | {:.1} | {} | {} | {} | {} | {} | {:.1} | {} |",
             row.budget,

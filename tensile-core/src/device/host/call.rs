@@ -1,6 +1,7 @@
 //! Arguments of a host kernel, as typed slices.
 //!
 //! This module is one of the few with `unsafe` code: it turns regions of the arena into slices. What makes that sound is stated at [`HostCall::new`].
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;

@@ -1,7 +1,8 @@
 //! An independent count of the bytes that a process holds, by what they are for.
 //!
 //! [`CountingAllocator`] knows nothing of arenas and plans. Installed as a program's global allocator, it counts every allocation under the tag of the
-//! thread that makes it: what the host device's kernels allocate behind the planner's back is seen as well as its arenas.
+//! thread that makes it: what the host device's kernels allocate behind the planner's back is seen as well as its arenas, in blocks of
+//! [`SMALLEST_SCRATCH`] bytes and more.
 //!
 //! ```
 //! use tensile_core::device::host::count::{self, CountingAllocator, Tag};
@@ -15,6 +16,7 @@
 //! drop(scratch); // by whichever thread, under whichever tag
 //! assert_eq!(count::current(Tag::Device), before);
 //! ```
+#![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub enum Tag {
     /// Everything that is neither of the others: code, plans, queues, data sets.
     Other,
-    /// Device arenas, and whatever kernels allocate.
+    /// Device arenas, and what kernels allocate in blocks of [`SMALLEST_SCRATCH`] bytes and more.
     Device,
     /// Host arenas and buffers for what leaves the device.
     Host,

@@ -2,6 +2,7 @@
 //!
 //! The only `unsafe` code here allocates, frees and copies; every access is checked against the size of the memory. That no two accesses race is
 //! the duty of whoever enqueues work, see [`Memory`].
+#![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;

@@ -1,4 +1,5 @@
 //! Streams of the host device: a worker thread each, with a queue of commands in order.
+#![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,6 +1,7 @@
 //! AVX2 and FMA: tiles of up to 6 × 16 in 12 of the 16 registers.
 //!
 //! One of the modules with `unsafe` code: vector intrinsics on pointers. [`Isa`](crate::kernel::isa::Isa) checks sizes before it calls.
+#![allow(unsafe_code)]
 
 /// Most rows of a tile.
 pub(crate) const ROWS: usize = 6;

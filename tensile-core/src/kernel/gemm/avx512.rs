@@ -1,6 +1,7 @@
 //! AVX-512: tiles of up to 14 × 32 in 28 of the 32 registers.
 //!
 //! One of the modules with `unsafe` code: vector intrinsics on pointers. [`Isa`](crate::kernel::isa::Isa) checks sizes before it calls.
+#![allow(unsafe_code)]
 
 /// Most rows of a tile.
 pub(crate) const ROWS: usize = 14;

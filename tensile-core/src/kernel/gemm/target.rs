@@ -1,6 +1,7 @@
 //! Where a product goes: any layout of rows and columns in an output, with a bias added on the way.
 //!
 //! One of the modules with `unsafe` code: threads write disjoint elements of one output through a shared pointer.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;

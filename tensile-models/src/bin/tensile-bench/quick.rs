@@ -13,9 +13,9 @@ use tensile_core::optim::Optimizer;
 use tensile_models::data::{self, Batches, Splits};
 use tensile_models::job::Job;
 use tensile_models::trainer::Trainer;
-use tensile_models::{policy, zoo};
+use tensile_models::zoo;
 use tensile_sched::baseline::{NoEviction, Retain};
-use tensile_sched::{Bytes, Limits, Planner, floor};
+use tensile_sched::{Bytes, Limits, Planner, floor, planner};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Height and width of images for models that take any.
     #[arg(long, default_value_t = 0)]
     size: usize,
-    /// Timed steps of each run; as many more once, at least, to warm up.
+    /// Timed steps of each run, after one to warm up; small models take twenty times as many.
     #[arg(long, default_value_t = 3)]
     steps: usize,
     /// Threads; 0 = one per core.
@@ -55,8 +55,9 @@ struct ModelAnswer {
     flops: f64,
     floor_bytes: u64,
     floor_op: String,
-    /// Peaks by the checker, without a limit.
+    /// Arena without a limit.
     none_bytes: u64,
+    /// Arena if nothing is freed until the step ends.
     retain_bytes: u64,
     /// Step time without a limit, median of all such runs.
     none_step_ns: u64,
@@ -97,6 +98,8 @@ struct Run {
     eor_predicted: f64,
     /// The same, measured; the run without a limit comes right before and right after.
     eor: f64,
+    /// MSR (none) over the measured EOR; absent where either is within the noise of timing.
+    cbr: Option<f64>,
     step_ns: u64,
     stall_ns: u64,
     evictions: usize,
@@ -130,18 +133,11 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
     let (name, batch) = spec.split_once(':').with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
     let batch: usize = batch.parse().with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
     let model = zoo::find(name).with_context(|| format!("there is no model '{name}'"))?;
-    let planner = policy::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
+    let planner = planner::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
     let size = if model.resizable { args.size } else { 0 };
     let job = Job::new(model, batch, size, Optimizer::adam(), &**device)?;
-    let source = if job.shape == [1, 8, 8] { "digits" } else { "synthetic" };
-    let data = data::open(source, job.shape, job.classes, 1)?;
-    let info = device.info();
-    let unlimited = Limits {
-        alignment: Bytes(info.alignment),
-        max_block: Bytes(info.max_block),
-        link: info.link,
-        ..Limits::unlimited()
-    };
+    let data = data::open(data::default_for(job.shape), job.shape, job.classes, 1)?;
+    let unlimited = device.info().limits(Bytes::MAX);
 
     // Measure latencies first, so that plans and predictions speak of this machine.
     eprintln!("{name}, batch {batch}: measuring latencies");
@@ -189,6 +185,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
         all_none.extend(&after.steps);
         let report = &planned.report;
         let msr = |full: Bytes| 1.0 - measured.peak_bytes as f64 / full.0 as f64;
+        let eor = median(&measured.steps) as f64 / median(&around) as f64 - 1.0;
         rows.push(Row {
             budget: label,
             budget_bytes: budget.0,
@@ -200,7 +197,8 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
                 msr_none: msr(none.report.arena),
                 msr_retain: msr(retain.report.arena),
                 eor_predicted: planned.simulation.step_time.0 as f64 / none.simulation.step_time.0 as f64 - 1.0,
-                eor: median(&measured.steps) as f64 / median(&around) as f64 - 1.0,
+                eor,
+                cbr: (eor > 0.005 && msr(none.report.arena) > 0.005).then(|| msr(none.report.arena) / eor),
                 step_ns: median(&measured.steps),
                 stall_ns: measured.stall_ns,
                 evictions: report.evictions,

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use tensile_core::Device;
-use tensile_models::{policy, zoo};
-use tensile_sched::Bytes;
+use tensile_models::zoo;
+use tensile_sched::{Bytes, planner};
 
 use crate::Failure;
 use crate::args::InfoArgs;
@@ -52,16 +52,16 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             .iter()
             .map(|model| ModelRow { name: model.name, about: model.about, shape: model.shape, classes: model.classes })
             .collect(),
-        policies: policy::all().iter().map(|policy| policy.name()).collect(),
+        policies: planner::all().iter().map(|policy| policy.name()).collect(),
     };
     if args.json {
-        println!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
+        out!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
         return Ok(());
     }
-    println!("tensile {}\n\nDevices", answer.version);
+    out!("tensile {}\n\nDevices", answer.version);
     for device in &answer.devices {
         let memory = device.memory_bytes.map_or("memory unknown".to_owned(), |bytes| Bytes(bytes).to_string());
-        println!(
+        out!(
             "  {}: {memory}, {:.0} GFLOP/s, {:.1} GB/s, copies out {:.1} GB/s and in {:.1} GB/s",
             device.name,
             device.gflops_per_s,
@@ -70,12 +70,12 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             device.copy_in_gbytes_per_s
         );
     }
-    println!("\nModels");
+    out!("\nModels");
     for model in &answer.models {
         let [channels, height, width] = model.shape;
-        println!("  {:<10} {} ({channels}x{height}x{width}, {} classes)", model.name, model.about, model.classes);
+        out!("  {:<10} {} ({channels}x{height}x{width}, {} classes)", model.name, model.about, model.classes);
     }
-    println!("\nData\n  digits, synthetic, or a CSV file (gzip or not)");
-    println!("\nPolicies\n  {}", answer.policies.join(", "));
+    out!("\nData\n  digits, synthetic, or a CSV file (gzip or not)");
+    out!("\nPolicies\n  {}", answer.policies.join(", "));
     Ok(())
 }

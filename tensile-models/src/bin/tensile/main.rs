@@ -1,11 +1,12 @@
 //! The `tensile` command line.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
+#![expect(clippy::print_stderr, reason = "a program's own output")]
 
+#[macro_use]
+mod output;
 mod args;
 mod info;
-mod output;
 mod plan;
 mod setup;
 mod train;
@@ -49,7 +50,7 @@ fn main() -> std::process::ExitCode {
             Err(Failure::Usage(format!("{}; see `tensile --help`", line.trim_start_matches("error: "))))
         }
         Err(help) => {
-            print!("{}", help.render().ansi());
+            out!("{}", help.render().ansi().to_string().trim_end());
             Ok(())
         }
     };
@@ -60,7 +61,7 @@ fn main() -> std::process::ExitCode {
             2.into()
         }
         Err(Failure::Run(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", output::one_line(&error));
             1.into()
         }
     }

@@ -1,5 +1,7 @@
-//! Tables and writing files.
+//! Lines on standard output, tables, files.
 
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -20,4 +22,35 @@ pub(crate) fn percent(fraction: f64) -> String {
 /// Writes a file, or says which one could not be written and why.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("cannot write '{}'", path.display()))
+}
+
+/// Prints a line like `println!`, but ends the program quietly when nobody reads any more (`tensile … | head`).
+macro_rules! out {
+    ($($arg:tt)*) => { $crate::output::print_line(format_args!($($arg)*)) };
+}
+
+/// What [`out!`] does.
+#[expect(clippy::print_stderr, reason = "a program's own output")]
+pub(crate) fn print_line(line: Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    if let Err(error) = stdout.write_fmt(line).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush()) {
+        if error.kind() == ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("error: cannot write to standard output: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// An error and its causes in one line, each said once.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

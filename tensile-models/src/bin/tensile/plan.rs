@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
+use tensile_core::Device;
 use tensile_models::budget::Budget;
 use tensile_sched::baseline::{NoEviction, Retain};
 use tensile_sched::{Bytes, Floor, Limits, Link, Planned, Planner, Trace, file, floor, text};
@@ -80,11 +81,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         (None, Some(model)) => {
             let device = setup::host_device(args.step.threads)?;
             let job = setup::job(model, &args.step, &device)?;
-            let limits = setup::limits(&device);
+            let limits = device.info().limits(Bytes::MAX);
             (format!("{model}, batch {}", args.step.batch), job.train.trace.clone(), limits)
         }
         (None, None) => unreachable!("clap asks for one of both"),
     };
+    if trace.ops().is_empty() {
+        return Err(anyhow!("{name} has no ops: there is nothing to plan").into());
+    }
     if let Some(link) = link {
         limits.link = link;
     }
@@ -127,13 +131,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         budgets: rows,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
+        out!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
     } else {
         print_answer(&answer, &trace, &lowest, &retain, &none);
         if args.show
             && let Some(planned) = &first
         {
-            println!("\n{}", text::synced(&trace, &planned.synced));
+            out!("\n{}", text::synced(&trace, &planned.synced));
         }
     }
     if first.is_none() {
@@ -145,16 +149,16 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
 }
 
 fn print_answer(answer: &Answer, trace: &Trace, lowest: &Floor, retain: &Planned, none: &Planned) {
-    println!(
+    out!(
         "{}: {} ops, {} tensors, {} of compute in a step",
         answer.name,
         answer.ops,
         answer.tensors,
         trace.compute_time()
     );
-    println!("  floor                      {} (op '{}')", lowest.bytes, answer.floor_op);
-    println!("  peak without a limit       {} (arena {})", none.report.peak, none.report.arena);
-    println!("  peak if nothing is freed   {}\n", retain.report.peak);
+    out!("  floor                      {} (op '{}')", lowest.bytes, answer.floor_op);
+    out!("  peak without a limit       {} (arena {})", none.report.peak, none.report.arena);
+    out!("  peak if nothing is freed   {}\n", retain.report.peak);
     let mut table = table(["budget", "bytes", "arena", "host", "evicted", "out", "in", "reruns", "stall", "slowdown"]);
     for row in &answer.budgets {
         let bytes = Bytes(row.budget_bytes).to_string();
@@ -174,9 +178,9 @@ fn print_answer(answer: &Answer, trace: &Trace, lowest: &Floor, retain: &Planned
             None => table.add_row([row.budget.clone(), bytes, "does not fit".to_owned()]),
         };
     }
-    println!("{table}");
+    out!("{table}");
     for row in answer.budgets.iter().filter(|row| row.infeasible.is_some()) {
-        println!("{}: {}", row.budget, row.infeasible.as_deref().unwrap_or_default());
+        out!("{}: {}", row.budget, row.infeasible.as_deref().unwrap_or_default());
     }
 }
 

@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use tensile_core::Device;
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::optim::Optimizer;
 use tensile_models::budget::Budget;
 use tensile_models::job::Job;
-use tensile_models::{policy, zoo};
-use tensile_sched::{Bytes, Limits, Planner};
+use tensile_models::zoo;
+use tensile_sched::{Bytes, Planner, planner};
 
 use crate::Failure;
 use crate::args::StepArgs;
 
 pub(crate) fn policy(name: &str) -> Result<Box<dyn Planner>, Failure> {
-    policy::find(name).ok_or_else(|| {
-        let names: Vec<&str> = policy::all().iter().map(|policy| policy.name()).collect();
+    planner::find(name).ok_or_else(|| {
+        let names: Vec<&str> = planner::all().iter().map(|policy| policy.name()).collect();
         Failure::Usage(format!("there is no policy '{name}'; there are {}", names.join(", ")))
     })
 }
@@ -61,17 +60,6 @@ pub(crate) fn job(name: &str, args: &StepArgs, device: &HostDevice) -> Result<Jo
         return Err(Failure::Usage(format!("--size {} is too large; the most is 8192", args.size)));
     }
     Ok(Job::new(model, args.batch, args.size, optimizer(&args.optimizer)?, device)?)
-}
-
-/// What the device asks of every plan, with nothing limited yet.
-pub(crate) fn limits(device: &HostDevice) -> Limits {
-    let info = device.info();
-    Limits {
-        alignment: Bytes(info.alignment),
-        max_block: Bytes(info.max_block),
-        link: info.link,
-        ..Limits::unlimited()
-    }
 }
 
 /// A host budget; no fraction, since nothing says of what.

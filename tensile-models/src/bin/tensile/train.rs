@@ -7,13 +7,15 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tensile_core::Device;
+use tensile_core::checkpoint;
 use tensile_core::device::host::HostDevice;
 use tensile_core::exec::{ExecutorOptions, Ticket};
 use tensile_models::budget::Budget;
 use tensile_models::data::{self, Batches, Splits};
 use tensile_models::job::{Job, LOSS};
 use tensile_models::report::{self, Report};
-use tensile_models::trainer::Trainer;
+use tensile_models::trainer::{TrainError, Trainer};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Limits, Planned, Planner, floor};
 
@@ -21,6 +23,9 @@ use crate::Failure;
 use crate::args::TrainArgs;
 use crate::output::table;
 use crate::setup;
+
+/// More would take longer than anybody waits, and counts of steps would overflow.
+const MOST_EPOCHS: usize = 1_000_000;
 
 /// One line of `--json` for each step.
 #[derive(Serialize)]
@@ -53,18 +58,18 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     if args.epochs == 0 {
         return Err(Failure::Usage("--epochs 0 trains nothing; the least is 1".to_owned()));
     }
+    if args.epochs > MOST_EPOCHS {
+        return Err(Failure::Usage(format!("--epochs {} are too many; the most is {MOST_EPOCHS}", args.epochs)));
+    }
     if let Some(path) = &args.save {
-        report::check_writable(path)?;
+        checkpoint::check_writable(path)?;
     }
     let device = setup::host_device(args.step.threads)?;
     let job = setup::job(&args.model, &args.step, &device)?;
-    let name = match args.data.as_deref() {
-        Some(name) => name,
-        None if job.shape == [1, 8, 8] => "digits",
-        None => "synthetic",
-    };
+    let name = args.data.as_deref().unwrap_or(data::default_for(job.shape));
     let data = data::open(name, job.shape, job.classes, args.seed)?;
-    let mut limits = setup::limits(&device);
+    let batches = Batches::new(data.train.len(), job.batch, args.seed)?;
+    let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.train.trace, &limits)?;
     limits.host = setup::host_budget(args.policy.host_budget)?;
     limits.mode = args.policy.mode.into();
@@ -73,16 +78,20 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
         describe(args, &job, &none, &limits, budget)?;
     }
 
-    let session = Session { args, device, job, data };
+    let limited = Limits { device: budget, ..limits.clone() };
     let mut reports = Vec::new();
     let mut reference = None;
     if args.compare {
-        let unlimited = Limits { device: Bytes::MAX, ..limits.clone() };
+        // Whether the budget can be held is found out before the first of two trainings, not after it.
+        planner.plan(&job.train.trace, &limited).map_err(TrainError::Plan)?;
+    }
+    let session = Session { args, device, job, data, batches };
+    if args.compare {
+        let unlimited = Limits { device: Bytes::MAX, ..limits };
         let (losses, report) = session.train("unlimited", &*planner, unlimited, Budget::Unlimited, None)?;
         reference = Some(losses);
         reports.push(report);
     }
-    let limited = Limits { device: budget, ..limits };
     let (losses, report) =
         session.train(&args.budget.to_string(), &*planner, limited, args.budget, reference.as_deref())?;
     reports.push(report);
@@ -91,14 +100,14 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     });
     if args.json {
         let line = ReportLine { reports: &reports, losses_equal };
-        println!("{}", serde_json::to_string(&line).expect("plain data becomes JSON"));
+        out!("{}", serde_json::to_string(&line).expect("plain data becomes JSON"));
     } else {
         print_reports(&reports);
     }
     match losses_equal {
         Some(false) => Err(anyhow!("losses differ from the run without a limit").into()),
         Some(true) if !args.json => {
-            println!("\nAll {} losses are equal to those without a limit, bit by bit.", losses.len());
+            out!("\nAll {} losses are equal to those without a limit, bit by bit.", losses.len());
             Ok(())
         }
         _ => Ok(()),
@@ -108,8 +117,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
 fn describe(args: &TrainArgs, job: &Job, none: &Planned, limits: &Limits, budget: Bytes) -> Result<(), Failure> {
     let lowest = floor(&job.train.trace, limits)?;
     let parameters: usize = report::n_parameters(&job.train);
-    println!("{}: {parameters} parameters, batch {}, {} ops in a step", args.model, job.batch, job.train.calls.len());
-    println!(
+    out!("{}: {parameters} parameters, batch {}, {} ops in a step", args.model, job.batch, job.train.calls.len());
+    out!(
         "  without a limit {}, floor {}, budget {}\n",
         none.report.arena,
         lowest.bytes,
@@ -123,6 +132,7 @@ struct Session<'a> {
     device: Arc<HostDevice>,
     job: Job,
     data: Splits,
+    batches: Batches,
 }
 
 impl Session<'_> {
@@ -144,11 +154,12 @@ impl Session<'_> {
         if let Some(path) = &args.load {
             trainer.load(path)?;
         }
-        let mut batches = Batches::new(self.data.train.len(), self.job.batch, args.seed)?;
+        let mut batches = self.batches.clone();
         let per_epoch = batches.per_epoch();
-        let total = if args.steps == 0 { args.epochs * per_epoch } else { args.steps.min(args.epochs * per_epoch) };
+        let all = args.epochs * per_epoch;
+        let total = if args.steps == 0 { all } else { args.steps.min(all) };
         let progress = Progress::new(run, total, args.json, reference);
-        let mut losses = Vec::with_capacity(total);
+        let mut losses = Vec::new();
         let mut accuracy = None;
         let mut in_flight: VecDeque<Ticket> = VecDeque::new();
         for step in 0..total {
@@ -169,7 +180,8 @@ impl Session<'_> {
             }
         }
         progress.end();
-        if let Some(path) = &args.save {
+        let is_last = !args.compare || reference.is_some();
+        if let Some(path) = args.save.as_ref().filter(|_| is_last) {
             trainer.save(path)?;
         }
         let report = Report::new(run, &mut trainer, budget, device_budget, accuracy)?;
@@ -206,7 +218,7 @@ impl<'a> Progress<'a> {
                 loss_bits: loss.to_bits(),
                 accuracy,
             };
-            println!("{}", serde_json::to_string(&line).expect("plain data becomes JSON"));
+            out!("{}", serde_json::to_string(&line).expect("plain data becomes JSON"));
             return;
         }
         if let Some(bar) = &self.bar {
@@ -235,8 +247,8 @@ impl<'a> Progress<'a> {
 
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| println!("{text}")),
-            None => println!("{text}"),
+            Some(bar) => bar.suspend(|| out!("{text}")),
+            None => out!("{text}"),
         }
     }
 
@@ -248,13 +260,13 @@ impl<'a> Progress<'a> {
 }
 
 fn print_reports(reports: &[Report]) {
-    println!();
-    let mut table = table(["per step"; 1]);
+    out!("");
+    let mut table = table([""]);
     table.set_header(std::iter::once("").chain(reports.iter().map(|report| report.run.as_str())));
     for (index, (name, _)) in reports[0].rows().iter().enumerate() {
         table.add_row(
             std::iter::once((*name).to_owned()).chain(reports.iter().map(|report| report.rows()[index].1.clone())),
         );
     }
-    println!("{table}");
+    out!("{table}");
 }
