@@ -154,6 +154,8 @@ fn a_budget_below_the_floor_names_floor_and_op() {
     fails(1, &["train", "digit-cnn", "--budget", "20KiB"], &["20.0 KiB", "below the floor of", "op"]);
     fails(1, &["plan", "digit-cnn", "--budget", "1%", "--json"], &["below the floor of"]);
     fails(1, &["train", "digit-cnn", "--budget", "40%", "--host-budget", "100KiB"], &["host"]);
+    // More than any machine has: an error with both figures, not a kill in the middle of the run.
+    fails(1, &["train", "resnet50", "--size", "8192", "--batch", "64", "--steps", "1"], &["TiB requested", "free"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tensile_sched::Bytes;
 
 use super::count::{Tag, with_tag};
+use super::system;
 use crate::device::{DeviceError, Region};
 
 /// Arenas start at a page, so that addresses in them are as well aligned as their offsets.
@@ -70,11 +71,11 @@ impl Memory {
     /// [`DeviceError::TooLarge`], [`DeviceError::OutOfMemory`] (also if the system has no more).
     pub(super) fn new(ledger: &Arc<Ledger>, tag: Tag, bytes: u64) -> Result<Self, DeviceError> {
         ledger.book(0, bytes)?;
-        match allocate(tag, bytes) {
-            Some(start) => Ok(Self { start, bytes: bytes as usize, ledger: Arc::clone(ledger) }),
-            None => {
+        match refuse_beyond_system(bytes, 0).map(|()| allocate(tag, bytes)) {
+            Ok(Some(start)) => Ok(Self { start, bytes: bytes as usize, ledger: Arc::clone(ledger) }),
+            refused => {
                 ledger.book(bytes, 0).expect("giving bytes back always fits");
-                Err(DeviceError::OutOfMemory { requested: Bytes(bytes), free: Bytes::ZERO })
+                Err(refused.err().unwrap_or_else(|| out_of_memory(bytes, 0)))
             }
         }
     }
@@ -130,6 +131,10 @@ impl Memory {
     pub(super) fn resize(&mut self, tag: Tag, bytes: u64) -> Result<(), DeviceError> {
         let before = self.bytes();
         self.ledger.book(before, bytes)?;
+        if let Err(error) = refuse_beyond_system(bytes, before) {
+            self.ledger.book(bytes, before).expect("these bytes were booked before");
+            return Err(error);
+        }
         let kept = Region { offset: 0, bytes: before.min(bytes) };
         let mut saved = with_tag(Tag::Host, || vec![0; kept.bytes as usize]);
         self.read(kept, &mut saved);
@@ -139,7 +144,7 @@ impl Memory {
             None => {
                 self.ledger.book(bytes, before).expect("these bytes were booked before");
                 let start = allocate(tag, before).expect("the bytes just freed can be had again");
-                (start, Err(DeviceError::OutOfMemory { requested: Bytes(bytes), free: Bytes(before) }))
+                (start, Err(out_of_memory(bytes, before)))
             }
         };
         self.start = start;
@@ -163,6 +168,19 @@ impl Drop for Memory {
         self.ledger.book(self.bytes(), 0).expect("giving bytes back always fits");
         self.free();
     }
+}
+
+/// Refuses what the machine does not have now, although it might promise it; `held` bytes are given back for it.
+fn refuse_beyond_system(bytes: u64, held: u64) -> Result<(), DeviceError> {
+    match system::available() {
+        Some(available) if bytes > available.saturating_add(held) => Err(out_of_memory(bytes, held)),
+        _ => Ok(()),
+    }
+}
+
+fn out_of_memory(requested: u64, held: u64) -> DeviceError {
+    let free = system::available().unwrap_or(0).saturating_add(held);
+    DeviceError::OutOfMemory { requested: Bytes(requested), free: Bytes(free) }
 }
 
 fn layout(bytes: usize) -> Option<Layout> {

@@ -12,6 +12,7 @@ mod emulate;
 mod memory;
 mod rates;
 mod stream;
+mod system;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -162,7 +163,7 @@ impl HostDevice {
             name: format!("host ({threads} thread{})", if threads == 1 { "" } else { "s" }),
             alignment: REGION_ALIGNMENT,
             max_block: isize::MAX as u64,
-            memory: capacity,
+            memory: [capacity, system::total()].into_iter().flatten().min(),
             link: rates.link,
             flops_per_s: rates.flops_per_s,
             bytes_per_s: rates.bytes_per_s,
