@@ -30,8 +30,6 @@ mod init;
 
 pub use init::init_value;
 
-use tensile_sched::Role;
-
 use crate::graph::{Graph, GraphError, Init, Value};
 use crate::op::conv2d::Conv2d;
 use crate::random::words;
@@ -300,12 +298,6 @@ impl<'a> Net<'a> {
         let first = self.graph.dims(x).first().copied().unwrap_or(1);
         let rest = self.graph.ty(x).numel() / first.max(1);
         self.graph.reshape(x, [first, rest])
-    }
-
-    /// Values of all trained weights of the graph, in the order of their declaration.
-    pub fn parameters(&self) -> Vec<Value> {
-        let parameters = self.graph.persistents().filter(|(persistent, _)| persistent.role == Role::Parameter);
-        parameters.map(|(_, value)| value).collect()
     }
 }
 
