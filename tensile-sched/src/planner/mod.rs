@@ -2,9 +2,11 @@
 
 mod facts;
 mod packed;
+mod plan;
 mod tensile;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use crate::baseline::{NoEviction, Retain};
 use crate::check::{CheckReport, check};

@@ -15,30 +15,13 @@ use std::collections::BinaryHeap;
 
 use super::excess::Excess;
 use super::lane::Circle;
-use super::lower::Marks;
-use super::price::Way;
 use crate::id::TensorId;
 use crate::limits::Mode;
 use crate::liveness::AccessKind;
 use crate::planner::facts::Facts;
+use crate::planner::plan::Plan;
+use crate::planner::walk::{Marks, Way};
 use crate::trace::Role;
-
-/// Evictions to be carried out by the walk, by position.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
-    /// Behind op k: tensors to release, to be regenerated later.
-    pub(super) drop_after: Vec<Vec<TensorId>>,
-    /// Behind op k: tensors whose copy to the host leaves.
-    pub(super) save_after: Vec<Vec<TensorId>>,
-    /// Before op k: tensors to release whose copy is done, with the position up to which nobody wants them.
-    pub(super) release_before: Vec<Vec<(TensorId, usize)>>,
-    /// Before op k: tensors that come back if there is room, ahead of their use.
-    pub(super) claim_before: Vec<Vec<TensorId>>,
-    /// By tensor, whether it is on the device between steps (persistent tensors).
-    pub(super) residents: Vec<bool>,
-    /// By tensor, whether its host copy is valid then although it is a resident.
-    pub(super) saved: Vec<bool>,
-}
 
 /// What the choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -546,15 +529,7 @@ impl<'a> Cover<'a> {
         let n_ops = facts.n_ops();
         let n_tensors = facts.trace.tensors().len();
         let persistent = |tensor: TensorId| facts.is_persistent(tensor);
-        let touched = |tensor: TensorId| facts.live.first_use(tensor).is_some() || facts.limits.mode == Mode::Recompute;
-        let mut plan = Plan {
-            drop_after: vec![Vec::new(); n_ops],
-            save_after: vec![Vec::new(); n_ops],
-            release_before: vec![Vec::new(); n_ops + 1],
-            claim_before: vec![Vec::new(); n_ops + 1],
-            residents: facts.trace.tensor_ids().map(|tensor| persistent(tensor) && touched(tensor)).collect(),
-            saved: vec![false; n_tensors],
-        };
+        let mut plan = Plan::keep_all(facts);
         for gap in &self.gaps {
             match gap.choice {
                 Choice::Keep => {}

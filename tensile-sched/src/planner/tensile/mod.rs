@@ -1,7 +1,7 @@
 //! The default planner: for each idle interval the cheapest of keeping, releasing, swapping and recomputing.
 //!
 //! 1. [`cover`] chooses evictions so that every position of the step is within the budget, where one nanosecond of exposed time is worth the most bytes.
-//! 2. [`lower`] walks the ops and writes the program, exact to the byte; where the choice does not suffice it evicts on the spot.
+//! 2. [`walk`](super::walk) walks the ops and writes the program, exact to the byte; where the choice does not suffice it evicts on the spot.
 //! 3. [`prefetch`] moves swap-ins ahead into free room.
 //! 4. `layout` gives addresses. Where they exceed the budget, [`caps`] shrink, and the program is made anew.
 //! 5. [`search`] does this for a few prices of the copy lanes, and keeps what `simulate` finds fastest.
@@ -12,9 +12,7 @@ mod caps;
 mod cover;
 mod excess;
 mod lane;
-mod lower;
 mod prefetch;
-mod price;
 mod search;
 
 use super::facts::Facts;

@@ -11,7 +11,7 @@ use crate::id::TensorId;
 use crate::planner::facts::Facts;
 use crate::program::{Instr, Program};
 
-/// The same program with its swap-ins moved ahead as far as is worth it, never above `caps` (by position, see [`lower`](super::lower)). `margin`
+/// The same program with its swap-ins moved ahead as far as is worth it, never above `caps` (by position, see [`walk`](crate::planner::walk)). `margin`
 /// is how much longer than estimated a copy is taken to last.
 ///
 /// O(instructions × distance moved).

@@ -9,11 +9,10 @@
 use super::TensileOptions;
 use super::caps::Caps;
 use super::cover::{CoverOptions, cover};
-use super::lower::{Boundary, Lowered, first_residents, lower};
 use super::prefetch::prefetch;
-use super::price::Weights;
 use crate::id::{Bytes, Nanos};
 use crate::planner::facts::Facts;
+use crate::planner::walk::{Boundary, Lowered, Weights, first_residents, lower};
 use crate::planner::{place, place_quickly};
 use crate::program::{Instr, Placed, Program};
 use crate::simulate::{Simulation, simulate};

@@ -9,25 +9,28 @@
 //! ```
 //!
 //! A swap-out that turns out to be needed at op k is put in right behind the op that made the value, so that its copy is usually done when its bytes are wanted.
-//! Swap-ins stand where they are needed; [`prefetch`](super::prefetch) moves them ahead into room that is free.
+//! Swap-ins stand where they are needed; `prefetch` moves them ahead into room that is free.
+
+mod price;
 
 use std::collections::BTreeSet;
 
-use super::cover::Plan;
-use super::price::{Missing, Way, Weights};
+use super::facts::Facts;
+use super::plan::Plan;
 use crate::id::{OpId, TensorId};
 use crate::limits::Mode;
-use crate::planner::facts::Facts;
 use crate::program::{BoundaryTensor, Instr, Program};
 use crate::trace::{InPlace, Role};
+use price::Missing;
+pub(crate) use price::{Way, Weights};
 
 /// The walk found no way to make room, or needed too many reruns. Another cap or other weights may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stuck;
+pub(crate) struct Stuck;
 
 /// What is on the device when the walk begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Boundary {
+pub(crate) enum Boundary {
     /// The limits say.
     Given,
     /// These, by tensor; whatever persistent tensors are on the device at the end stay there, so the result may not be a periodic program.
@@ -42,19 +45,19 @@ pub(super) enum Boundary {
 }
 
 /// Result of a walk.
-pub(super) struct Lowered {
+pub(crate) struct Lowered {
     /// The instructions; periodic unless the boundary was open.
-    pub(super) program: Program,
+    pub(crate) program: Program,
     /// Persistent tensors on the device at the end.
-    pub(super) residents: Vec<bool>,
+    pub(crate) residents: Vec<bool>,
     /// Tensors whose update is copied out across the boundary.
-    pub(super) saved: Vec<bool>,
+    pub(crate) saved: Vec<bool>,
 }
 
 /// Walks the step. `caps` has one entry for each position: most bytes there.
 ///
 /// What `plan` asks for is done as far as it still makes sense; the walk's own choices see to the rest.
-pub(super) fn lower<'a>(
+pub(crate) fn lower<'a>(
     facts: &'a Facts<'a>,
     weights: &'a Weights,
     caps: &'a [u64],
@@ -69,23 +72,36 @@ pub(super) fn lower<'a>(
     walk.end()
 }
 
+/// The program that does what `plan` asks for and evicts nothing else, whatever the budget: missing tensors come back when they are needed, at the latest.
+///
+/// For policies that decide everything themselves. The boundary is that of the plan.
+///
+/// # Errors
+/// [`Stuck`] if chains of reruns grow beyond all bounds, or a tensor that was dropped can no longer be regenerated.
+pub(crate) fn follow(facts: &Facts<'_>, plan: &Plan) -> Result<Program, Stuck> {
+    let weights = Weights::new(facts.trace.tensors().len(), 0.0);
+    let caps = vec![u64::MAX; facts.n_ops() + 1];
+    let boundary = Boundary::Closed { residents: plan.residents.clone(), saved: plan.saved.clone() };
+    lower(facts, &weights, &caps, &boundary, Some(plan)).map(|lowered| lowered.program)
+}
+
 /// Most reruns, as a multiple of the number of ops: beyond that a plan is not worth its time.
 const MOST_RERUNS_PER_OP: usize = 12;
 
-pub(super) struct Walk<'a> {
-    pub(super) facts: &'a Facts<'a>,
-    pub(super) weights: &'a Weights,
+pub(crate) struct Walk<'a> {
+    pub(crate) facts: &'a Facts<'a>,
+    pub(crate) weights: &'a Weights,
     caps: &'a [u64],
     /// The op about to run.
-    pub(super) position: usize,
+    pub(crate) position: usize,
     /// Time lost so far to reruns and to waiting for swap-outs, in ns, as far as is foreseen here.
     delay: u64,
     used: u64,
-    pub(super) resident: Vec<bool>,
+    pub(crate) resident: Vec<bool>,
     /// All residents, and where each stands in the list.
     residents: Vec<TensorId>,
     place: Vec<usize>,
-    pub(super) host_valid: Vec<bool>,
+    pub(crate) host_valid: Vec<bool>,
     /// Tensors that use host bytes beside the slots of inputs and outputs, and their sum; a slot is counted for the whole step.
     has_slot: Vec<bool>,
     host_used: u64,
@@ -97,11 +113,11 @@ pub(super) struct Walk<'a> {
     readers: Vec<u32>,
     /// Number of instructions after which the current version of a tensor existed, and when that was.
     made: Vec<usize>,
-    pub(super) made_at: Vec<u64>,
+    pub(crate) made_at: Vec<u64>,
     /// When the out lane will be free.
-    pub(super) out_free: u64,
+    pub(crate) out_free: u64,
     /// Swapped out tensors that are to come back.
-    pub(super) missing: Missing,
+    pub(crate) missing: Missing,
     instrs: Vec<Instr>,
     /// Swap-outs to be put in after that many instructions.
     swap_outs: Vec<(usize, TensorId)>,
@@ -114,8 +130,8 @@ pub(super) struct Walk<'a> {
     expected: Vec<bool>,
     expected_done: u64,
     /// Persistent tensors that must be on the device at the end; none for an open boundary.
-    pub(super) ends: Option<Vec<bool>>,
-    pub(super) marks: Marks,
+    pub(crate) ends: Option<Vec<bool>>,
+    pub(crate) marks: Marks,
     plan: Option<&'a Plan>,
     /// Swap-ins that the plan wants and that have not fitted yet.
     waiting: Vec<TensorId>,
@@ -123,19 +139,19 @@ pub(super) struct Walk<'a> {
 
 /// Reusable "seen" flags.
 #[derive(Default)]
-pub(super) struct Marks {
+pub(crate) struct Marks {
     stamp: u32,
     stamps: Vec<u32>,
 }
 
 impl Marks {
-    pub(super) fn clear(&mut self, len: usize) {
+    pub(crate) fn clear(&mut self, len: usize) {
         self.stamps.resize(len, 0);
         self.stamp += 1;
     }
 
     /// Whether `index` was unmarked; it is marked now.
-    pub(super) fn mark(&mut self, index: usize) -> bool {
+    pub(crate) fn mark(&mut self, index: usize) -> bool {
         let is_new = self.stamps[index] != self.stamp;
         self.stamps[index] = self.stamp;
         is_new
@@ -216,7 +232,7 @@ impl<'a> Walk<'a> {
     }
 
     /// When the next op will start, as far as is foreseen here.
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.facts.start[self.position] + self.delay
     }
 
@@ -256,7 +272,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the host budget allows a copy of a tensor.
-    pub(super) fn fits_host(&self, tensor: TensorId) -> bool {
+    pub(crate) fn fits_host(&self, tensor: TensorId) -> bool {
         let has_own = matches!(self.facts.role(tensor), Role::Input | Role::Output);
         has_own || self.has_slot[tensor.index()] || self.host_used + self.facts.bytes(tensor) <= self.facts.host_room
     }
@@ -283,7 +299,7 @@ impl<'a> Walk<'a> {
     }
 
     /// When a swap-out of a tensor whose host copy is not valid would be done.
-    pub(super) fn saved_at(&self, tensor: TensorId) -> u64 {
+    pub(crate) fn saved_at(&self, tensor: TensorId) -> u64 {
         let index = tensor.index();
         if self.expected[index] && self.made[index] == 0 {
             self.expected_done
@@ -671,7 +687,7 @@ fn copies_across_the_boundary(facts: &Facts<'_>, saved: &[bool]) -> u64 {
 }
 
 /// The persistent tensors that may start on the device: by first use as many as fit; those that no op touches stay on the host.
-pub(super) fn first_residents(facts: &Facts<'_>, cap: u64) -> Vec<bool> {
+pub(crate) fn first_residents(facts: &Facts<'_>, cap: u64) -> Vec<bool> {
     let mut starts = vec![false; facts.trace.tensors().len()];
     let mut order: Vec<(OpId, TensorId)> = Vec::new();
     for tensor in facts.trace.tensor_ids() {

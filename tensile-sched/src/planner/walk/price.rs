@@ -1,13 +1,13 @@
 //! What evicting a tensor would cost, and what it would bring.
 
-use super::lower::Walk;
+use super::Walk;
 use crate::id::TensorId;
 use crate::limits::Mode;
 use crate::trace::Role;
 
 /// How an evicted tensor comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// By a copy from the host; its value is copied out first unless the host has it.
     Swap,
     /// By running the ops again that make it.
@@ -16,22 +16,22 @@ pub(super) enum Way {
 
 /// What the walk's choices depend on.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Weights {
+pub(crate) struct Weights {
     /// Price of a nanosecond of a copy lane, in nanoseconds of the step: lanes are free only as long as nobody else wants them.
-    pub(super) lane_price: f64,
+    pub(crate) lane_price: f64,
     /// By tensor, factors on the cost of swapping and of regenerating it, by which the search steers the walk.
-    pub(super) swap_factor: Vec<f64>,
-    pub(super) rerun_factor: Vec<f64>,
+    pub(crate) swap_factor: Vec<f64>,
+    pub(crate) rerun_factor: Vec<f64>,
 }
 
 impl Weights {
-    pub(super) fn new(n_tensors: usize, lane_price: f64) -> Self {
+    pub(crate) fn new(n_tensors: usize, lane_price: f64) -> Self {
         Self { lane_price, swap_factor: vec![1.0; n_tensors], rerun_factor: vec![1.0; n_tensors] }
     }
 }
 
 /// Swapped out tensors by the position of their next use: the work that waits for the in lane.
-pub(super) struct Missing {
+pub(crate) struct Missing {
     /// Fenwick tree over positions: sums of copy times.
     sums: Vec<u64>,
     /// What each tensor has put in.
@@ -39,7 +39,7 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    pub(super) fn new(n_ops: usize) -> Self {
+    pub(crate) fn new(n_ops: usize) -> Self {
         Self { sums: vec![0; n_ops + 2], entries: std::collections::BTreeMap::new() }
     }
 
@@ -51,13 +51,13 @@ impl Missing {
         }
     }
 
-    pub(super) fn insert(&mut self, position: usize, tensor: TensorId, time: u64) {
+    pub(crate) fn insert(&mut self, position: usize, tensor: TensorId, time: u64) {
         self.remove(tensor);
         self.entries.insert(tensor, (position, time));
         self.add(position, time, true);
     }
 
-    pub(super) fn remove(&mut self, tensor: TensorId) {
+    pub(crate) fn remove(&mut self, tensor: TensorId) {
         if let Some((position, time)) = self.entries.remove(&tensor) {
             self.add(position, time, false);
         }
@@ -83,7 +83,7 @@ const LEAST_COST: f64 = 500.0;
 
 impl Walk<'_> {
     /// Score (higher = better victim) and cheaper way of evicting a resident that is next needed at `from` or later; none if it must stay.
-    pub(super) fn price(&mut self, tensor: TensorId, from: usize) -> Option<(f64, Way)> {
+    pub(crate) fn price(&mut self, tensor: TensorId, from: usize) -> Option<(f64, Way)> {
         let facts = self.facts;
         let n_ops = facts.n_ops();
         let persistent = facts.is_persistent(tensor);
