@@ -194,7 +194,13 @@ impl Times {
     }
 
     fn sorted(blocks: &[Block], wanted: Vec<i64>, freed: Vec<i64>, period: i64) -> Self {
-        let mut by_end: Vec<u32> = (0..blocks.len() as u32).collect();
+        // What is there all the time shares bytes with nobody.
+        let n_positions = blocks.iter().map(|block| block.pieces[0].end).max().unwrap_or(0);
+        let comes_and_goes = |&index: &u32| {
+            let piece = blocks[index as usize].pieces[0];
+            !piece.is_empty() && (piece.start > 0 || piece.end < n_positions)
+        };
+        let mut by_end: Vec<u32> = (0..blocks.len() as u32).filter(comes_and_goes).collect();
         by_end.sort_by_key(|&index| (front_end(&blocks[index as usize]), index));
         let mut latest = i64::MIN;
         let freed_until = by_end
@@ -204,7 +210,7 @@ impl Times {
                 latest
             })
             .collect();
-        let mut by_start: Vec<u32> = (0..blocks.len() as u32).collect();
+        let mut by_start: Vec<u32> = (0..blocks.len() as u32).filter(comes_and_goes).collect();
         by_start.sort_by_key(|&index| (blocks[index as usize].pieces[0].start, index));
         let mut earliest = i64::MAX;
         let mut wanted_from: Vec<i64> = by_start

@@ -82,6 +82,8 @@ const LONGEST_CHAIN: usize = 40;
 const CLOSE_ENOUGH: f64 = 0.95;
 /// Added to every cost, in ns.
 const LEAST_COST: f64 = 500.0;
+/// An input that is idle for this many times its copy's time is read twice.
+const WORTH_READING_AGAIN: u64 = 3;
 
 struct Cover<'a> {
     facts: &'a Facts<'a>,
@@ -162,7 +164,25 @@ impl<'a> Cover<'a> {
                 cover.add_gap(tensor, last.op.index(), n_ops);
             }
         }
+        cover.read_inputs_again();
         cover
+    }
+
+    /// An input that is still read near the end of the step keeps the next step's from coming in early: it goes after its first reads and comes again.
+    fn read_inputs_again(&mut self) {
+        for gap in 0..self.gaps.len() {
+            let of = self.gaps[gap];
+            if self.facts.role(of.tensor) != Role::Input || of.to >= self.facts.n_ops() {
+                continue;
+            }
+            let idle = self.time(of.to) - self.time(of.from + 1);
+            if idle < WORTH_READING_AGAIN * self.facts.in_time[of.tensor.index()] {
+                continue;
+            }
+            if let Some(offer) = self.swap_offers(gap).into_iter().next().flatten() {
+                self.accept(gap, &offer);
+            }
+        }
     }
 
     fn add_gap(&mut self, tensor: TensorId, from: usize, to: usize) -> usize {
@@ -517,7 +537,7 @@ impl<'a> Cover<'a> {
                 Choice::Swap { low, high } => (low, high),
                 _ => (of.from + 1, of.to),
             };
-            if self.excess.most_in(low, high) + bytes <= 0 {
+            if self.facts.role(of.tensor) != Role::Input && self.excess.most_in(low, high) + bytes <= 0 {
                 self.excess.change(bytes, low, high);
                 self.gaps[gap].choice = Choice::Keep;
             }
