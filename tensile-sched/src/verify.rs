@@ -10,11 +10,10 @@
 //! instruction to one of the next iteration stays within the two. The third is there for the host slots of inputs and outputs, which alternate. The
 //! first iteration follows a drained boundary: its waits for the previous iteration prove nothing.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::id::{Bytes, InstrId, TensorId};
-use crate::program::{Instr, Lane, Placement, Synced};
+use crate::program::{Instr, Placement, Synced};
 use crate::trace::{Role, Trace};
 
 /// Which arena an access goes to.
@@ -106,8 +105,8 @@ const ITERATIONS: usize = 3;
 /// No more faults than these are collected.
 const MOST_RACES: usize = 100;
 
-/// For each lane, how many of its instructions have ended.
-type Clock = [u64; 3];
+/// For each lane, how many of its instructions have ended, counted over all iterations.
+type Clock = [u32; 3];
 
 /// Proves that lanes and waits order all conflicting accesses of a program that follows itself.
 ///
@@ -118,30 +117,14 @@ type Clock = [u64; 3];
 /// The faults found, at least one and at most 100: waits that are not allowed, or else accesses that nothing orders.
 ///
 /// # Complexity
-/// n log n in the number of accesses and waits.
+/// n log n in the number of residencies and copies, and linear in the number of accesses and waits, as long as accesses mostly go to whole residencies.
 pub fn verify(trace: &Trace, synced: &Synced) -> Result<(), Vec<Race>> {
     let faults = wait_faults(synced);
     if !faults.is_empty() {
         return Err(faults);
     }
-    let mut unrolled = Unrolled {
-        trace,
-        synced,
-        ended: [0; 3],
-        drained: [0; 3],
-        now: [[0; 3]; 3],
-        clocks: Vec::new(),
-        before: Vec::new(),
-        own_slots: vec![None; trace.tensors().len()],
-        resident: Vec::new(),
-        bytes: [BTreeMap::new(), BTreeMap::new()],
-        races: Vec::new(),
-    };
-    for slots in &synced.layout().slots {
-        if let Some(own) = unrolled.own_slots.get_mut(slots.tensor.index()) {
-            *own = Some(slots.host);
-        }
-    }
+    let touched = Touched::by(trace, synced);
+    let mut unrolled = Unrolled::new(synced, &touched);
     for iteration in 0..ITERATIONS {
         unrolled.iterate(iteration);
         if unrolled.races.len() >= MOST_RACES {
@@ -188,25 +171,204 @@ fn wait_faults(synced: &Synced) -> Vec<Race> {
     faults
 }
 
-/// One access with what is needed to order it: the number of its instruction on its lane, counted over all iterations from 1.
+/// Bytes of one arena.
 #[derive(Clone, Copy)]
-struct Event {
-    access: Access,
-    lane: usize,
-    number: u64,
+struct Range {
+    side: Side,
+    start: u64,
+    end: u64,
 }
 
-/// A range of bytes that the same accesses have touched last.
+/// An access to a range: which one in even and in odd iterations.
 #[derive(Clone, Copy)]
+struct Touch {
+    ranges: [u32; 2],
+    write: bool,
+}
+
+/// All accesses of one iteration. Every iteration begins with the same tensors on the device, so they are the same in all of them, but for the
+/// alternating host slots of inputs and outputs.
+struct Touched<'a> {
+    trace: &'a Trace,
+    /// One for each residency and each copy's host bytes.
+    ranges: Vec<Range>,
+    touches: Vec<Touch>,
+    /// End of each instruction's part of `touches`.
+    ends: Vec<u32>,
+    /// Instructions without known accesses, in order.
+    malformed: Vec<(InstrId, &'static str)>,
+    /// Range of each tensor that is on the device.
+    resident: Vec<Option<u32>>,
+    /// Ranges of the two host slots of inputs and outputs.
+    slots: Vec<Option<[u32; 2]>>,
+}
+
+const UNKNOWN_TENSOR: &str = "it names an unknown tensor";
+const NOT_RESIDENT: &str = "it needs a tensor that is not on the device";
+const NO_ADDRESS: &str = "its placement lacks an address";
+
+impl<'a> Touched<'a> {
+    fn by(trace: &'a Trace, synced: &Synced) -> Self {
+        let (n_instrs, n_tensors) = (synced.instrs().len(), trace.tensors().len());
+        let mut touched = Self {
+            trace,
+            ranges: Vec::with_capacity(n_instrs),
+            touches: Vec::with_capacity(4 * n_instrs),
+            ends: Vec::with_capacity(n_instrs),
+            malformed: Vec::new(),
+            resident: vec![None; n_tensors],
+            slots: vec![None; n_tensors],
+        };
+        for home in synced.layout().homes.iter().filter(|home| home.tensor.index() < n_tensors) {
+            let bytes = trace.tensor(home.tensor).bytes;
+            touched.resident[home.tensor.index()] = home.device.map(|at| touched.range(Side::Device, at, bytes));
+        }
+        for slots in synced.layout().slots.iter().filter(|slots| slots.tensor.index() < n_tensors) {
+            let tensor = trace.tensor(slots.tensor);
+            if matches!(tensor.role, Role::Input | Role::Output) {
+                let ranges = slots.host.map(|at| touched.range(Side::Host, at, tensor.bytes));
+                touched.slots[slots.tensor.index()] = Some(ranges);
+            }
+        }
+        for (index, (instr, placement)) in synced.instrs().iter().zip(&synced.layout().placements).enumerate() {
+            let n_before = touched.touches.len();
+            if let Err(reason) = touched.instr(instr, placement) {
+                touched.touches.truncate(n_before);
+                touched.malformed.push((InstrId::from_index(index), reason));
+            }
+            touched.ends.push(touched.touches.len() as u32);
+        }
+        touched
+    }
+
+    fn range(&mut self, side: Side, at: Bytes, bytes: Bytes) -> u32 {
+        self.ranges.push(Range { side, start: at.0, end: at.0.saturating_add(bytes.0) });
+        self.ranges.len() as u32 - 1
+    }
+
+    fn touch(&mut self, range: u32, write: bool) {
+        self.touches.push(Touch { ranges: [range; 2], write });
+    }
+
+    /// Notes the accesses of an instruction, and moves tensors on and off the device.
+    fn instr(&mut self, instr: &Instr, placement: &Placement) -> Result<(), &'static str> {
+        match instr {
+            Instr::Run { op, takeovers } | Instr::Rerun { op, takeovers } => {
+                let trace = self.trace;
+                let op = trace.ops().get(op.index()).ok_or("it names an unknown op")?;
+                for (list, writes) in [(&op.reads, false), (&op.updates, true)] {
+                    for &tensor in list {
+                        let range = self.resident[tensor.index()].ok_or(NOT_RESIDENT)?;
+                        self.touch(range, writes);
+                    }
+                }
+                for pair in takeovers {
+                    *self.resident.get_mut(pair.input.index()).ok_or(UNKNOWN_TENSOR)? = None;
+                }
+                for (index, &tensor) in op.writes.iter().enumerate() {
+                    let &address = placement.device.get(index).ok_or(NO_ADDRESS)?;
+                    let range = self.range(Side::Device, address, trace.tensor(tensor).bytes);
+                    self.touch(range, true);
+                    // What is on the device already stays there; the write goes to scratch.
+                    self.resident[tensor.index()].get_or_insert(range);
+                }
+                if op.workspace > Bytes::ZERO {
+                    let range = self.range(Side::Device, placement.workspace.ok_or(NO_ADDRESS)?, op.workspace);
+                    self.touch(range, true);
+                }
+            }
+            Instr::SwapOut(tensor) => {
+                let resident = *self.resident.get(tensor.index()).ok_or(UNKNOWN_TENSOR)?;
+                self.touch(resident.ok_or(NOT_RESIDENT)?, false);
+                self.touch_host(*tensor, placement, true)?;
+            }
+            Instr::SwapIn(tensor) => {
+                self.touch_host(*tensor, placement, false)?;
+                let &address = placement.device.first().ok_or(NO_ADDRESS)?;
+                let range = self.range(Side::Device, address, self.trace.tensor(*tensor).bytes);
+                self.touch(range, true);
+                self.resident[tensor.index()] = Some(range);
+            }
+            Instr::Release(tensor) => *self.resident.get_mut(tensor.index()).ok_or(UNKNOWN_TENSOR)? = None,
+        }
+        Ok(())
+    }
+
+    /// A copy's access to its host bytes; inputs and outputs alternate between two slots.
+    fn touch_host(&mut self, tensor: TensorId, placement: &Placement, write: bool) -> Result<(), &'static str> {
+        let bytes = self.trace.tensors().get(tensor.index()).ok_or(UNKNOWN_TENSOR)?.bytes;
+        let placed = placement.host.ok_or(NO_ADDRESS)?;
+        let ranges = match self.slots[tensor.index()] {
+            Some(ranges) => ranges,
+            None => [self.range(Side::Host, placed, bytes); 2],
+        };
+        self.touches.push(Touch { ranges, write });
+        Ok(())
+    }
+}
+
+/// All starts and ends of ranges, in order: ranges are then pairs of small numbers.
+struct Borders {
+    /// Of the device, then of the host.
+    bytes: Vec<u64>,
+    n_device: usize,
+    /// The ranges' places in `bytes`.
+    ranges: Vec<(u32, u32)>,
+}
+
+impl Borders {
+    fn of(ranges: &[Range]) -> Self {
+        let of_side = |side: Side| {
+            let ranges = ranges.iter().filter(|range| range.side == side);
+            let mut bytes: Vec<u64> = ranges.flat_map(|range| [range.start, range.end]).collect();
+            bytes.sort_unstable();
+            bytes.dedup();
+            bytes
+        };
+        let (device, host) = (of_side(Side::Device), of_side(Side::Host));
+        let places = ranges.iter().map(|range| {
+            let (bytes, offset) = match range.side {
+                Side::Device => (&device, 0),
+                Side::Host => (&host, device.len()),
+            };
+            let place = |at: u64| (offset + bytes.partition_point(|&border| border < at)) as u32;
+            (place(range.start), place(range.end))
+        });
+        let ranges = places.collect();
+        let n_device = device.len();
+        Self { bytes: [device, host].concat(), n_device, ranges }
+    }
+
+    fn side(&self, place: u32) -> Side {
+        if (place as usize) < self.n_device { Side::Device } else { Side::Host }
+    }
+}
+
+/// Bytes between two borders that the same accesses have touched last. Cells lie side by side without gaps.
+#[derive(Clone, Copy, Default)]
 struct Cell {
-    end: u64,
-    writer: Option<Event>,
-    readers: [Option<Event>; 3],
+    /// The border at its end; 0 if no cell starts at this border.
+    end: u32,
+    /// Lane of the last writer, whose number is 0 if there is none. Numbers count the instructions of a lane over all iterations, from 1.
+    writer_lane: u32,
+    writer: u32,
+    /// By lane, the number of the last reader since then.
+    readers: Clock,
+}
+
+/// An instruction in one of the iterations.
+#[derive(Clone, Copy)]
+struct Event {
+    lane: usize,
+    number: u32,
 }
 
 struct Unrolled<'a> {
-    trace: &'a Trace,
     synced: &'a Synced,
+    touched: &'a Touched<'a>,
+    borders: Borders,
+    /// Instructions of each lane.
+    lanes: [Vec<InstrId>; 3],
     /// Instructions issued on each lane so far.
     ended: Clock,
     /// The same at the end of the iteration before the previous one: all of that has ended.
@@ -216,53 +378,76 @@ struct Unrolled<'a> {
     /// What has ended once the instruction has, in this iteration and in the one before.
     clocks: Vec<Clock>,
     before: Vec<Clock>,
-    own_slots: Vec<Option<[Bytes; 2]>>,
-    resident: Vec<Option<Bytes>>,
-    bytes: [BTreeMap<u64, Cell>; 2],
+    /// By border, the cell that starts there.
+    cells: Vec<Cell>,
+    /// A bit for each border at which a cell starts.
+    starts: Vec<u64>,
     races: Vec<Race>,
 }
 
-impl Unrolled<'_> {
-    fn iterate(&mut self, iteration: usize) {
-        let synced = self.synced;
-        let ended_before = self.ended;
-        self.before = std::mem::take(&mut self.clocks);
-        self.clocks = vec![[0; 3]; synced.instrs().len()];
-        self.resident = vec![None; self.trace.tensors().len()];
-        for home in &synced.layout().homes {
-            if let Some(resident) = self.resident.get_mut(home.tensor.index()) {
-                *resident = home.device;
+impl<'a> Unrolled<'a> {
+    fn new(synced: &'a Synced, touched: &'a Touched<'a>) -> Self {
+        let borders = Borders::of(&touched.ranges);
+        let mut lanes: [Vec<InstrId>; 3] = Default::default();
+        for (index, instr) in synced.instrs().iter().enumerate() {
+            if let Some(lane) = instr.lane() {
+                lanes[lane.index()].push(InstrId::from_index(index));
             }
         }
+        let n_borders = borders.bytes.len();
+        let mut unrolled = Self {
+            synced,
+            touched,
+            lanes,
+            ended: [0; 3],
+            drained: [0; 3],
+            now: [[0; 3]; 3],
+            clocks: vec![[0; 3]; synced.instrs().len()],
+            before: Vec::new(),
+            cells: vec![Cell::default(); n_borders],
+            starts: vec![0; n_borders.div_ceil(64)],
+            races: Vec::new(),
+            borders,
+        };
+        // At first one cell for all of the device, one for all of the host.
+        for (start, end) in [(0, unrolled.borders.n_device), (unrolled.borders.n_device, n_borders)] {
+            if start < end {
+                unrolled.set(start as u32, Cell { end: end as u32, ..Cell::default() });
+            }
+        }
+        unrolled
+    }
+
+    fn iterate(&mut self, iteration: usize) {
+        let (synced, touched) = (self.synced, self.touched);
+        let ended_before = self.ended;
+        if iteration > 0 {
+            let reused = std::mem::take(&mut self.before);
+            self.before = std::mem::replace(&mut self.clocks, reused);
+            self.clocks.resize(synced.instrs().len(), [0; 3]);
+        }
+        let mut malformed = touched.malformed.iter().peekable();
+        let mut begin = 0;
         for (index, instr) in synced.instrs().iter().enumerate() {
             let id = InstrId::from_index(index);
-            let placement = &synced.layout().placements[index];
+            let end = touched.ends[index] as usize;
             if let Some(lane) = instr.lane() {
+                let lane = lane.index();
                 let start = self.start_clock(index, lane);
-                self.ended[lane.index()] += 1;
-                let event = |write| Event {
-                    access: Access { instr: id, iteration, write },
-                    lane: lane.index(),
-                    number: self.ended[lane.index()],
-                };
-                let (read, write) = (event(false), event(true));
-                match self.accesses(instr, placement, iteration) {
-                    Ok(accesses) => {
-                        for (side, address, size, writes) in accesses {
-                            self.access(side, address, size, if writes { write } else { read }, &start);
-                        }
-                    }
-                    Err(reason) => self.races.push(Race::Malformed { instr: id, reason }),
+                self.ended[lane] += 1;
+                let event = Event { lane, number: self.ended[lane] };
+                for touch in &touched.touches[begin..end] {
+                    let (from, to) = self.borders.ranges[touch.ranges[iteration % 2] as usize];
+                    self.access(from, to, touch.write, event, &start);
                 }
-                let mut end = start;
-                end[lane.index()] = self.ended[lane.index()];
-                self.clocks[index] = end;
-                self.now[lane.index()] = end;
-            } else if let Instr::Release(tensor) = instr {
-                match self.resident.get_mut(tensor.index()) {
-                    Some(resident) => *resident = None,
-                    None => self.races.push(Race::Malformed { instr: id, reason: "it names an unknown tensor" }),
-                }
+                let mut clock = start;
+                clock[lane] = event.number;
+                self.clocks[index] = clock;
+                self.now[lane] = clock;
+            }
+            begin = end;
+            if let Some(&(_, reason)) = malformed.next_if(|&&(there, _)| there == id) {
+                self.races.push(Race::Malformed { instr: id, reason });
             }
             if self.races.len() >= MOST_RACES {
                 return;
@@ -272,8 +457,8 @@ impl Unrolled<'_> {
     }
 
     /// What has certainly ended when an instruction starts.
-    fn start_clock(&self, index: usize, lane: Lane) -> Clock {
-        let mut clock = join(self.now[lane.index()], self.drained);
+    fn start_clock(&self, index: usize, lane: usize) -> Clock {
+        let mut clock = join(self.now[lane], self.drained);
         for wait in &self.synced.waits[index] {
             // `before` is empty in the first iteration, where these waits are fulfilled from the start.
             let clocks = if wait.previous_iteration { &self.before } else { &self.clocks };
@@ -284,123 +469,84 @@ impl Unrolled<'_> {
         clock
     }
 
-    /// All accesses of an instruction: arena, address, size, whether it writes. Also moves tensors on and off the device.
-    fn accesses(
-        &mut self,
-        instr: &Instr,
-        placement: &Placement,
-        iteration: usize,
-    ) -> Result<Vec<(Side, Bytes, Bytes, bool)>, &'static str> {
-        const NOT_RESIDENT: &str = "it needs a tensor that is not on the device";
-        const NO_ADDRESS: &str = "its placement lacks an address";
-        let mut accesses = Vec::new();
-        match instr {
-            Instr::Run { op, takeovers } | Instr::Rerun { op, takeovers } => {
-                let op = self.trace.ops().get(op.index()).ok_or("it names an unknown op")?;
-                for (list, writes) in [(&op.reads, false), (&op.updates, true)] {
-                    for &tensor in list {
-                        let address = self.resident[tensor.index()].ok_or(NOT_RESIDENT)?;
-                        accesses.push((Side::Device, address, self.trace.tensor(tensor).bytes, writes));
+    /// Compares an access with the last ones to its bytes, and takes their place.
+    fn access(&mut self, from: u32, to: u32, write: bool, event: Event, start_clock: &Clock) {
+        if from >= to {
+            return;
+        }
+        if self.cells[from as usize].end != to {
+            self.cut(from);
+            self.cut(to);
+        }
+        let mut fault = None;
+        let mut at = from;
+        while at < to {
+            let cell = &mut self.cells[at as usize];
+            // A kernel may read and write the same bytes: takeovers. Accesses of one lane are in order.
+            let races = |lane: usize, number: u32| lane != event.lane && start_clock[lane] < number;
+            if races(cell.writer_lane as usize, cell.writer) {
+                fault.get_or_insert((at, cell.end, cell.writer_lane as usize, cell.writer, true));
+            }
+            if write {
+                for (lane, &number) in cell.readers.iter().enumerate() {
+                    if races(lane, number) {
+                        fault.get_or_insert((at, cell.end, lane, number, false));
                     }
                 }
-                for pair in takeovers {
-                    *self.resident.get_mut(pair.input.index()).ok_or("it names an unknown tensor")? = None;
-                }
-                for (index, &tensor) in op.writes.iter().enumerate() {
-                    let &address = placement.device.get(index).ok_or(NO_ADDRESS)?;
-                    accesses.push((Side::Device, address, self.trace.tensor(tensor).bytes, true));
-                    // What is on the device already stays there; the write goes to scratch.
-                    self.resident[tensor.index()].get_or_insert(address);
-                }
-                if op.workspace > Bytes::ZERO {
-                    accesses.push((Side::Device, placement.workspace.ok_or(NO_ADDRESS)?, op.workspace, true));
-                }
-            }
-            Instr::SwapOut(tensor) => {
-                let resident = *self.resident.get(tensor.index()).ok_or("it names an unknown tensor")?;
-                let bytes = self.trace.tensor(*tensor).bytes;
-                accesses.push((Side::Device, resident.ok_or(NOT_RESIDENT)?, bytes, false));
-                accesses.push((Side::Host, self.host(*tensor, placement, iteration)?, bytes, true));
-            }
-            Instr::SwapIn(tensor) => {
-                let host = self.host(*tensor, placement, iteration)?;
-                let bytes = self.trace.tensor(*tensor).bytes;
-                let &device = placement.device.first().ok_or(NO_ADDRESS)?;
-                accesses.push((Side::Host, host, bytes, false));
-                accesses.push((Side::Device, device, bytes, true));
-                self.resident[tensor.index()] = Some(device);
-            }
-            Instr::Release(_) => unreachable!("a release has no lane"),
-        }
-        Ok(accesses)
-    }
-
-    /// Where a copy finds its host bytes; inputs and outputs alternate between two slots.
-    fn host(&self, tensor: TensorId, placement: &Placement, iteration: usize) -> Result<Bytes, &'static str> {
-        let role = self.trace.tensors().get(tensor.index()).ok_or("it names an unknown tensor")?.role;
-        let placed = placement.host.ok_or("its placement lacks an address")?;
-        match self.own_slots[tensor.index()] {
-            Some(slots) if matches!(role, Role::Input | Role::Output) => Ok(slots[iteration % 2]),
-            _ => Ok(placed),
-        }
-    }
-
-    /// Compares an access with the last ones to its bytes, and takes their place.
-    fn access(&mut self, side: Side, address: Bytes, size: Bytes, event: Event, start_clock: &Clock) {
-        let bytes = &mut self.bytes[side as usize];
-        let (start, end) = (address.0, address.0.saturating_add(size.0));
-        split(bytes, start);
-        split(bytes, end);
-        let mut fault: Option<Race> = None;
-        let mut compare = |earlier: Option<Event>, from: u64, to: u64| {
-            // A kernel may read and write the same bytes: takeovers. Accesses of one lane are in order.
-            if let Some(earlier) = earlier
-                && earlier.lane != event.lane
-                && start_clock[earlier.lane] < earlier.number
-            {
-                fault.get_or_insert(Race::Unordered {
-                    side,
-                    start: Bytes(from),
-                    end: Bytes(to),
-                    first: earlier.access,
-                    second: event.access,
-                });
-            }
-        };
-        let mut gaps = Vec::new();
-        let mut covered = start;
-        for (&from, cell) in bytes.range_mut(start..end) {
-            if covered < from {
-                gaps.push((covered, from));
-            }
-            covered = cell.end;
-            compare(cell.writer, from, cell.end);
-            if event.access.write {
-                for reader in cell.readers {
-                    compare(reader, from, cell.end);
-                }
             } else {
-                cell.readers[event.lane] = Some(event);
+                cell.readers[event.lane] = event.number;
             }
-        }
-        if covered < end {
-            gaps.push((covered, end));
-        }
-        if event.access.write {
-            // One write over all: the pieces become one range again.
-            let pieces: Vec<u64> = bytes.range(start..end).map(|(&from, _)| from).collect();
-            for from in pieces {
-                bytes.remove(&from);
+            let end = cell.end;
+            if write && at > from {
+                // One write over all: the pieces become one cell again.
+                *cell = Cell::default();
+                self.starts[at as usize / 64] &= !(1 << (at % 64));
             }
-            bytes.insert(start, Cell { end, writer: Some(event), readers: [None; 3] });
-        } else {
-            for (from, to) in gaps {
-                let mut cell = Cell { end: to, writer: None, readers: [None; 3] };
-                cell.readers[event.lane] = Some(event);
-                bytes.insert(from, cell);
-            }
+            at = end;
         }
-        self.races.extend(fault);
+        if write {
+            let writer_lane = event.lane as u32;
+            self.cells[from as usize] = Cell { end: to, writer_lane, writer: event.number, readers: [0; 3] };
+        }
+        if let Some((start, end, lane, number, first_writes)) = fault {
+            self.races.push(Race::Unordered {
+                side: self.borders.side(start),
+                start: Bytes(self.borders.bytes[start as usize]),
+                end: Bytes(self.borders.bytes[end as usize]),
+                first: self.named(Event { lane, number }, first_writes),
+                second: self.named(event, write),
+            });
+        }
+    }
+
+    fn named(&self, event: Event, write: bool) -> Access {
+        let (lane, index) = (&self.lanes[event.lane], event.number as usize - 1);
+        Access { instr: lane[index % lane.len()], iteration: index / lane.len(), write }
+    }
+
+    fn set(&mut self, at: u32, cell: Cell) {
+        self.cells[at as usize] = cell;
+        self.starts[at as usize / 64] |= 1 << (at % 64);
+    }
+
+    /// Cuts the cell that holds `at` in two, so that one starts there.
+    fn cut(&mut self, at: u32) {
+        if self.cells.get(at as usize).is_none_or(|cell| cell.end != 0) {
+            return;
+        }
+        let mut word = at as usize / 64;
+        let mut below = self.starts[word] & ((1 << (at % 64)) - 1);
+        while below == 0 {
+            let Some(lower) = word.checked_sub(1) else { return };
+            word = lower;
+            below = self.starts[word];
+        }
+        let holder = (word * 64) as u32 + below.ilog2();
+        let cell = self.cells[holder as usize];
+        if cell.end > at {
+            self.cells[holder as usize].end = at;
+            self.set(at, cell);
+        }
     }
 }
 
@@ -409,18 +555,6 @@ fn join(mut clock: Clock, other: Clock) -> Clock {
         *mine = (*mine).max(theirs);
     }
     clock
-}
-
-/// Cuts the range that holds `at` in two, so that one starts there.
-fn split(bytes: &mut BTreeMap<u64, Cell>, at: u64) {
-    if let Some((&from, cell)) = bytes.range_mut(..at).next_back()
-        && cell.end > at
-    {
-        debug_assert!(from < at);
-        let rest = *cell;
-        cell.end = at;
-        bytes.insert(at, rest);
-    }
 }
 
 #[cfg(test)]
