@@ -1,7 +1,8 @@
 //! Adds the waits that keep lanes from racing, statically.
 //!
-//! The program is followed over two periods. A map from byte ranges to their last accesses, one for the device and one for the host, tells each instruction which earlier accesses it
-//! conflicts with: a read with the last write; a write with the last write and the reads since. Accesses on the same lane are in order anyhow; for those on other lanes
+//! The program is followed over two periods. Every residency, and every host copy, has a record of its last accesses: the last write and the reads since. A map of the
+//! bytes says whose they were last; only a claim changes it, and the claim conflicts with the records of all whose bytes it takes. A read conflicts with the last write; a
+//! write with the last write and the reads since. Accesses on the same lane are in order anyhow; for those on other lanes
 //! the instruction waits. The waits found in the second period, when there is a period before, are those of every iteration:
 //!
 //! ```text
@@ -17,18 +18,19 @@
 //! Why the drop is safe in the first iteration, where waits on the iteration before are void: what is known of the *same* iteration can only have come
 //! through waits within that iteration, because an instruction of the iteration before knows nothing of this one. Conflicts two iterations back need no waits: at most two iterations are in flight.
 
-use std::collections::BTreeMap;
+mod owners;
 
 use crate::id::{Bytes, InstrId, TensorId};
-use crate::program::{Instr, Lane, Placed, Synced, Wait};
+use crate::program::{Instr, Lane, Placed, Placement, Synced, Wait};
 use crate::trace::Trace;
+use owners::Owners;
 
 /// Adds the waits to a placed program.
 ///
 /// The program should be one that `check` accepts. For others the waits mean nothing, but there is no panic as long as ids are those of the trace.
 ///
 /// # Complexity
-/// O(a log a) for a accesses of the program.
+/// O(a + r log r) for a accesses of the program and r residencies.
 pub fn sync(trace: &Trace, placed: Placed) -> Synced {
     let waits = Follower::new(trace, &placed).waits();
     Synced { placed, waits }
@@ -44,70 +46,33 @@ struct Event {
     count: u32,
 }
 
-/// Last accesses to a range of bytes.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    end: u64,
+/// Last accesses to the bytes of a residency or host copy.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
     writer: Option<Event>,
     /// By lane, the count of the last read since the write; 0 for none.
     readers: Clock,
 }
 
-/// Byte ranges that do not overlap, by start, with their last accesses.
-#[derive(Debug, Default)]
-struct Accesses {
-    segments: BTreeMap<u64, Segment>,
-}
-
-impl Accesses {
-    /// Makes `at` a border between segments if it lies within one.
-    fn split(&mut self, at: u64) {
-        if let Some((_, segment)) = self.segments.range_mut(..at).next_back()
-            && segment.end > at
-        {
-            let upper = *segment;
-            segment.end = at;
-            self.segments.insert(at, upper);
-        }
+impl Record {
+    /// Notes a read, and raises `need` to the write it conflicts with.
+    fn read(&mut self, event: Event, need: &mut Clock) {
+        raise(need, self.writer);
+        self.readers[event.lane.index()] = event.count;
     }
 
-    /// Notes a read of `start..end`, and raises `need` to the writes it conflicts with.
-    fn read(&mut self, start: u64, end: u64, event: Event, need: &mut Clock) {
-        self.split(start);
-        self.split(end);
-        let mut covered = start;
-        let mut holes = Vec::new();
-        for (&at, segment) in self.segments.range_mut(start..end) {
-            if covered < at {
-                holes.push((covered, at));
-            }
-            covered = segment.end;
-            raise(need, segment.writer);
-            segment.readers[event.lane.index()] = event.count;
-        }
-        if covered < end {
-            holes.push((covered, end));
-        }
-        for (at, end) in holes {
-            let mut readers = Clock::default();
-            readers[event.lane.index()] = event.count;
-            self.segments.insert(at, Segment { end, writer: None, readers });
-        }
+    /// Notes a write, and raises `need` to the accesses it conflicts with.
+    fn write(&mut self, event: Event, need: &mut Clock) {
+        self.conflict(need);
+        *self = Self { writer: Some(event), readers: Clock::default() };
     }
 
-    /// Notes a write of `start..end`, and raises `need` to the accesses it conflicts with.
-    fn write(&mut self, start: u64, end: u64, event: Event, need: &mut Clock) {
-        self.split(start);
-        self.split(end);
-        let gone: Vec<u64> = self.segments.range(start..end).map(|(&at, _)| at).collect();
-        for at in gone {
-            let segment = self.segments.remove(&at).expect("its key was just listed");
-            raise(need, segment.writer);
-            for (known, reader) in need.iter_mut().zip(segment.readers) {
-                *known = (*known).max(reader);
-            }
+    /// Raises `need` to all accesses.
+    fn conflict(&self, need: &mut Clock) {
+        raise(need, self.writer);
+        for (known, reader) in need.iter_mut().zip(self.readers) {
+            *known = (*known).max(reader);
         }
-        self.segments.insert(start, Segment { end, writer: Some(event), readers: Clock::default() });
     }
 }
 
@@ -117,17 +82,60 @@ fn raise(need: &mut Clock, event: Option<Event>) {
     }
 }
 
+/// One arena: whose bytes are whose, and when they were accessed.
+#[derive(Debug, Default)]
+struct Arena {
+    owners: Owners,
+    records: Vec<Record>,
+}
+
+impl Arena {
+    /// Gives `bytes` at `at` to a new record, without an access.
+    fn settle(&mut self, at: Bytes, bytes: Bytes) -> u32 {
+        self.take(at, bytes, |_| {})
+    }
+
+    /// The same with a write, which conflicts with all accesses to those bytes.
+    fn claim(&mut self, at: Bytes, bytes: Bytes, event: Event, need: &mut Clock) -> u32 {
+        let id = self.take(at, bytes, |record| record.conflict(need));
+        self.records[id as usize].writer = Some(event);
+        id
+    }
+
+    fn take(&mut self, at: Bytes, bytes: Bytes, mut lost: impl FnMut(&Record)) -> u32 {
+        let id = self.records.len() as u32;
+        let records = &self.records;
+        self.owners.take(at.0, at.0.saturating_add(bytes.0), id, |other| lost(&records[other as usize]));
+        self.records.push(Record::default());
+        id
+    }
+
+    fn read(&mut self, record: Option<u32>, event: Event, need: &mut Clock) {
+        if let Some(record) = record {
+            self.records[record as usize].read(event, need);
+        }
+    }
+
+    fn write(&mut self, record: Option<u32>, event: Event, need: &mut Clock) {
+        if let Some(record) = record {
+            self.records[record as usize].write(event, need);
+        }
+    }
+}
+
 struct Follower<'a> {
     trace: &'a Trace,
     placed: &'a Placed,
     /// Instructions of each lane, in program order.
     lanes: [Vec<InstrId>; 3],
-    /// Device address of each tensor that is there.
-    address: Vec<Option<Bytes>>,
-    /// Host slots of each tensor that has its own for odd iterations.
-    odd_slot: Vec<Option<Bytes>>,
-    device: Accesses,
-    host: Accesses,
+    device: Arena,
+    host: Arena,
+    /// Device record of each tensor that is there.
+    resident: Vec<Option<u32>>,
+    /// Host records of the tensor's own slots, for even and odd iterations.
+    slots: Vec<Option<[u32; 2]>>,
+    /// Host record of the tensor's copy elsewhere.
+    copy: Vec<Option<u32>>,
     /// Clock after each event of each lane; the first entry is that of the start.
     clocks: [Vec<Clock>; 3],
 }
@@ -141,106 +149,117 @@ impl<'a> Follower<'a> {
                 lanes[lane.index()].push(InstrId::from_index(index));
             }
         }
-        let mut odd_slot = vec![None; n_tensors];
-        for slots in &placed.layout.slots {
-            odd_slot[slots.tensor.index()] = Some(slots.host[1]);
-        }
-        Self {
+        let clocks = lanes.each_ref().map(|lane| {
+            let mut clocks = Vec::with_capacity(2 * lane.len() + 1);
+            clocks.push(Clock::default());
+            clocks
+        });
+        let mut follower = Self {
             trace,
             placed,
             lanes,
-            address: vec![None; n_tensors],
-            odd_slot,
-            device: Accesses::default(),
-            host: Accesses::default(),
-            clocks: [const { Vec::new() }; 3].map(|mut clocks| {
-                clocks.push(Clock::default());
-                clocks
-            }),
+            device: Arena::default(),
+            host: Arena::default(),
+            resident: vec![None; n_tensors],
+            slots: vec![None; n_tensors],
+            copy: vec![None; n_tensors],
+            clocks,
+        };
+        for home in &placed.layout.homes {
+            let (index, bytes) = (home.tensor.index(), trace.tensor(home.tensor).bytes);
+            follower.resident[index] = home.device.map(|at| follower.device.settle(at, bytes));
+            follower.slots[index] = home.host.map(|at| [follower.host.settle(at, bytes); 2]);
         }
+        for slots in &placed.layout.slots {
+            let bytes = trace.tensor(slots.tensor).bytes;
+            follower.slots[slots.tensor.index()] = Some(slots.host.map(|at| follower.host.settle(at, bytes)));
+        }
+        follower
     }
 
     fn waits(mut self) -> Vec<Vec<Wait>> {
-        let first = self.period(0);
-        let second = self.period(1);
-        debug_assert!(
-            first
-                .iter()
-                .zip(&second)
-                .all(|(first, second)| { second.iter().filter(|wait| !wait.previous_iteration).eq(first.iter()) }),
-            "the waits within the first iteration are those within every iteration"
-        );
-        second
+        self.period(0);
+        // What does not persist is forgotten.
+        for tensor in self.trace.tensor_ids() {
+            self.copy[tensor.index()] = None;
+            if !self.trace.tensor(tensor).role.is_persistent() {
+                self.resident[tensor.index()] = None;
+            }
+        }
+        self.period(1)
     }
 
     /// Follows one iteration and finds its waits.
     fn period(&mut self, iteration: u32) -> Vec<Vec<Wait>> {
-        self.address.fill(None);
-        for home in &self.placed.layout.homes {
-            self.address[home.tensor.index()] = home.device;
-        }
-        let mut waits = Vec::with_capacity(self.placed.program.instrs.len());
-        for (index, instr) in self.placed.program.instrs.iter().enumerate() {
+        let placed = self.placed;
+        let mut waits = Vec::with_capacity(placed.program.instrs.len());
+        for (instr, placement) in placed.program.instrs.iter().zip(&placed.layout.placements) {
             let Some(lane) = instr.lane() else {
                 if let Instr::Release(tensor) = instr {
-                    self.address[tensor.index()] = None;
+                    self.resident[tensor.index()] = None;
                 }
                 waits.push(Vec::new());
                 continue;
             };
             let event = Event { lane, count: self.clocks[lane.index()].len() as u32 };
-            let need = self.access(index, instr, event, iteration);
+            let need = self.access(instr, placement, event, iteration);
             waits.push(self.settle(event, need, iteration));
         }
+        waits.resize(placed.program.instrs.len(), Vec::new());
         waits
     }
 
     /// Notes all accesses of an instruction; returns the conflicting earlier ones.
-    fn access(&mut self, index: usize, instr: &Instr, event: Event, iteration: u32) -> Clock {
+    fn access(&mut self, instr: &Instr, placement: &Placement, event: Event, iteration: u32) -> Clock {
         let mut need = Clock::default();
-        let placed = self.placed;
-        let Some(placement) = placed.layout.placements.get(index) else { return need };
         match instr {
             Instr::Run { op, takeovers } | Instr::Rerun { op, takeovers } => {
                 let trace = self.trace;
                 let op = trace.op(*op);
                 for &tensor in &op.reads {
-                    let range = self.on_device(tensor, self.address[tensor.index()]);
-                    self.device_access(range, false, event, &mut need);
+                    self.device.read(self.resident[tensor.index()], event, &mut need);
                 }
                 for &tensor in &op.updates {
-                    let range = self.on_device(tensor, self.address[tensor.index()]);
-                    self.device_access(range, true, event, &mut need);
+                    self.device.write(self.resident[tensor.index()], event, &mut need);
                 }
                 for pair in takeovers {
-                    self.address[pair.input.index()] = None;
+                    self.resident[pair.input.index()] = None;
                 }
                 for (&tensor, &address) in op.writes.iter().zip(&placement.device) {
-                    let range = self.on_device(tensor, Some(address));
-                    self.device_access(range, true, event, &mut need);
+                    let record = self.device.claim(address, trace.tensor(tensor).bytes, event, &mut need);
                     // A tensor that is there already stays where it is; this write goes to scratch.
-                    self.address[tensor.index()].get_or_insert(address);
+                    self.resident[tensor.index()].get_or_insert(record);
                 }
-                let workspace = placement.workspace.map(|at| (at.0, at.0.saturating_add(op.workspace.0)));
-                self.device_access(workspace, true, event, &mut need);
+                if let Some(address) = placement.workspace {
+                    self.device.claim(address, op.workspace, event, &mut need);
+                }
             }
             Instr::SwapOut(tensor) => {
-                let source = self.on_device(*tensor, self.address[tensor.index()]);
-                let slot = self.on_host(*tensor, placement.host, iteration);
-                self.device_access(source, false, event, &mut need);
-                self.host_access(slot, true, event, &mut need);
+                self.device.read(self.resident[tensor.index()], event, &mut need);
+                let slot = self.slot(*tensor, iteration);
+                if slot.is_some() {
+                    self.host.write(slot, event, &mut need);
+                } else if let Some(address) = placement.host {
+                    let bytes = self.trace.tensor(*tensor).bytes;
+                    self.copy[tensor.index()] = Some(self.host.claim(address, bytes, event, &mut need));
+                }
             }
             Instr::SwapIn(tensor) => {
-                let address = placement.device.first().copied();
-                let slot = self.on_host(*tensor, placement.host, iteration);
-                let target = self.on_device(*tensor, address);
-                self.host_access(slot, false, event, &mut need);
-                self.device_access(target, true, event, &mut need);
-                self.address[tensor.index()] = address;
+                let slot = self.slot(*tensor, iteration).or(self.copy[tensor.index()]);
+                self.host.read(slot, event, &mut need);
+                let bytes = self.trace.tensor(*tensor).bytes;
+                let address = placement.device.first();
+                self.resident[tensor.index()] =
+                    address.map(|&address| self.device.claim(address, bytes, event, &mut need));
             }
             Instr::Release(_) => {}
         }
         need
+    }
+
+    /// Host record of a tensor's own slot.
+    fn slot(&self, tensor: TensorId, iteration: u32) -> Option<u32> {
+        self.slots[tensor.index()].map(|slots| slots[iteration as usize % 2])
     }
 
     /// Keeps of the conflicts those that nothing else implies, as waits, and sets the clock of `event`.
@@ -275,38 +294,6 @@ impl<'a> Follower<'a> {
         self.clocks[own].push(clock);
         waits.sort_unstable();
         waits
-    }
-
-    /// Exact bytes of a tensor at an address.
-    fn on_device(&self, tensor: TensorId, address: Option<Bytes>) -> Option<(u64, u64)> {
-        address.map(|at| (at.0, at.0.saturating_add(self.trace.tensor(tensor).bytes.0)))
-    }
-
-    /// Exact bytes of a tensor's slot, whose address in even iterations is `even`.
-    fn on_host(&self, tensor: TensorId, even: Option<Bytes>, iteration: u32) -> Option<(u64, u64)> {
-        let slot = if iteration % 2 == 1 { self.odd_slot[tensor.index()].or(even) } else { even };
-        slot.map(|at| (at.0, at.0.saturating_add(self.trace.tensor(tensor).bytes.0)))
-    }
-
-    fn device_access(&mut self, range: Option<(u64, u64)>, is_write: bool, event: Event, need: &mut Clock) {
-        access_range(&mut self.device, range, is_write, event, need);
-    }
-
-    fn host_access(&mut self, range: Option<(u64, u64)>, is_write: bool, event: Event, need: &mut Clock) {
-        access_range(&mut self.host, range, is_write, event, need);
-    }
-}
-
-fn access_range(accesses: &mut Accesses, range: Option<(u64, u64)>, is_write: bool, event: Event, need: &mut Clock) {
-    match range {
-        Some((start, end)) if start < end => {
-            if is_write {
-                accesses.write(start, end, event, need);
-            } else {
-                accesses.read(start, end, event, need);
-            }
-        }
-        _ => {}
     }
 }
 

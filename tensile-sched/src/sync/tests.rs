@@ -95,28 +95,25 @@ fn workspace_and_scratch_are_writes() {
 }
 
 #[test]
-fn the_segment_map_splits_and_joins() {
+fn a_claim_conflicts_with_all_whose_bytes_it_takes() {
     let event = |lane, count| Event { lane, count };
-    let mut accesses = Accesses::default();
+    let mut arena = Arena::default();
     let mut need = Clock::default();
-    accesses.write(0, 100, event(Lane::Compute, 1), &mut need);
-    accesses.read(40, 60, event(Lane::Out, 1), &mut need);
+    let old = arena.claim(Bytes(0), Bytes(100), event(Lane::Compute, 1), &mut need);
+    arena.read(Some(old), event(Lane::Out, 1), &mut need);
     assert_eq!(need, [1, 0, 0]);
-    assert_eq!(accesses.segments.len(), 3);
-    // Below the read range: only the writer matters.
+    // In its middle; then over all three pieces.
     let mut need = Clock::default();
-    accesses.write(0, 40, event(Lane::In, 1), &mut need);
-    assert_eq!(need, [1, 0, 0]);
-    // Over everything: writers of both lanes and the reader.
+    arena.claim(Bytes(40), Bytes(20), event(Lane::In, 1), &mut need);
+    assert_eq!(need, [1, 1, 0]);
     let mut need = Clock::default();
-    accesses.write(10, 200, event(Lane::Compute, 2), &mut need);
+    arena.claim(Bytes(10), Bytes(190), event(Lane::Compute, 2), &mut need);
     assert_eq!(need, [1, 1, 1]);
-    assert_eq!(accesses.segments.len(), 2);
-    // A read over a hole and a segment.
+    // The first ten bytes are still the old one's; a new claim of the others meets the latest alone.
     let mut need = Clock::default();
-    accesses.read(190, 300, event(Lane::In, 2), &mut need);
+    arena.claim(Bytes(5), Bytes(5), event(Lane::In, 2), &mut need);
+    assert_eq!(need, [1, 1, 0]);
+    let mut need = Clock::default();
+    arena.claim(Bytes(150), Bytes(200), event(Lane::Out, 2), &mut need);
     assert_eq!(need, [2, 0, 0]);
-    let mut need = Clock::default();
-    accesses.write(250, 260, event(Lane::Out, 2), &mut need);
-    assert_eq!(need, [0, 0, 2]);
 }
