@@ -1,13 +1,15 @@
 //! Policies to compare with, each in one file with its source.
 
+mod away;
 mod fit;
 mod none;
+mod paper;
 mod plain;
 mod retain;
 
 pub use none::NoEviction;
+pub use paper::{Paper, PaperOptions, max_swap_ratios};
 pub use retain::Retain;
 
-#[allow(unused_imports, dead_code, reason = "the policies that use it come next")]
 pub(crate) use fit::fit;
 pub(crate) use none::no_eviction;

@@ -1,14 +1,14 @@
 //! Planners: from a trace and limits to a program.
 
-mod facts;
+pub(crate) mod facts;
 mod packed;
-mod plan;
+pub(crate) mod plan;
 mod tensile;
 #[cfg(test)]
 mod tests;
-mod walk;
+pub(crate) mod walk;
 
-use crate::baseline::{NoEviction, Retain};
+use crate::baseline::{NoEviction, Paper, Retain};
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
 use crate::layout::{LayoutError, layout, layout_quickly, spread};
@@ -83,7 +83,7 @@ pub(crate) fn complete(trace: &Trace, limits: &Limits, placed: Placed) -> Result
 
 /// All policies, the default first. The property tests run every one of them.
 pub fn all() -> Vec<Box<dyn Planner>> {
-    vec![Box::new(Tensile::default()), Box::new(NoEviction), Box::new(Retain)]
+    vec![Box::new(Tensile::default()), Box::new(NoEviction), Box::new(Retain), Box::new(Paper::default())]
 }
 
 /// The policy of a [name](Planner::name), if there is one.
