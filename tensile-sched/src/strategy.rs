@@ -272,6 +272,8 @@ impl Builder {
             }
             let made = self.tensor(layer.activation, Role::Activation, false);
             let op = self.op("forward", &reads, &[made], &[]);
+            // Some policies look at the class.
+            op.class = if layer.relu { "conv".into() } else { "linear".into() };
             op.workspace = Bytes(layer.workspace);
             op.latency = Nanos(layer.latency);
             op.replayable = !layer.random;

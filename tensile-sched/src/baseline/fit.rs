@@ -4,8 +4,8 @@ use super::no_eviction;
 use crate::id::Bytes;
 use crate::limits::Limits;
 use crate::liveness::Liveness;
-use crate::planner::{Infeasible, Planned, Planner, Tensile, complete, place};
-use crate::program::{Placed, Program};
+use crate::planner::{Infeasible, Planned, Planner, Tensile, complete, complete_with, place};
+use crate::program::{Placed, Program, Synced};
 use crate::trace::Trace;
 
 /// Most programs made for one budget.
@@ -20,6 +20,16 @@ const MOST_ROUNDS: usize = 8;
 /// # Errors
 /// [`Infeasible::Device`] below the arena of `make(0)`; [`Infeasible::Host`]; those of blocks and boundaries that do not fit.
 pub(crate) fn fit(trace: &Trace, limits: &Limits, make: impl Fn(u64) -> Program) -> Result<Planned, Infeasible> {
+    fit_with(trace, limits, make, &|_| {})
+}
+
+/// As [`fit`], for a policy that waits more than it must: `add_waits` adds its waits to a program of `make`.
+pub(crate) fn fit_with(
+    trace: &Trace,
+    limits: &Limits,
+    make: impl Fn(u64) -> Program,
+    add_waits: &dyn Fn(&mut Synced),
+) -> Result<Planned, Infeasible> {
     if limits.boundary.is_some() {
         return Tensile::default().plan(trace, limits);
     }
@@ -32,7 +42,7 @@ pub(crate) fn fit(trace: &Trace, limits: &Limits, make: impl Fn(u64) -> Program)
         let placed = place(trace, limits, &make(cap))?;
         let over = placed.layout.arena.0.saturating_sub(limits.device.0);
         if over == 0 {
-            return complete(trace, limits, placed);
+            return complete_with(trace, limits, placed, add_waits);
         }
         if over >= cap {
             break;
@@ -42,7 +52,7 @@ pub(crate) fn fit(trace: &Trace, limits: &Limits, make: impl Fn(u64) -> Program)
     // Not laid out for the budget: the lowest budget of a policy is a property of the trace.
     let least: Placed = place(trace, &Limits { device: Bytes::MAX, ..limits.clone() }, &make(0))?;
     if least.layout.arena <= limits.device {
-        return complete(trace, limits, least);
+        return complete_with(trace, limits, least, add_waits);
     }
     let peak = Liveness::new(trace).peak(trace, limits);
     Err(Infeasible::Device {

@@ -6,10 +6,12 @@ mod none;
 mod paper;
 mod plain;
 mod retain;
+mod vdnn;
 
 pub use none::NoEviction;
 pub use paper::{Paper, PaperOptions, max_swap_ratios};
 pub use retain::Retain;
+pub use vdnn::{Offload, Vdnn};
 
 pub(crate) use fit::fit;
 pub(crate) use none::no_eviction;

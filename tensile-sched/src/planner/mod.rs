@@ -8,7 +8,7 @@ mod tensile;
 mod tests;
 pub(crate) mod walk;
 
-use crate::baseline::{NoEviction, Paper, Retain};
+use crate::baseline::{NoEviction, Offload, Paper, Retain, Vdnn};
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
 use crate::layout::{LayoutError, layout, layout_quickly, spread};
@@ -56,34 +56,56 @@ fn laid_out(result: Result<Placed, LayoutError>) -> Result<Placed, Infeasible> {
 /// # Panics
 /// If `check` or `verify` refuses the program, which is a bug of the planner that made it.
 pub(crate) fn complete(trace: &Trace, limits: &Limits, placed: Placed) -> Result<Planned, Infeasible> {
+    complete_with(trace, limits, placed, &|_| {})
+}
+
+/// As [`complete`], for a policy that waits more than it must: `add_waits` adds its own waits to those that keep lanes from racing.
+pub(crate) fn complete_with(
+    trace: &Trace,
+    limits: &Limits,
+    placed: Placed,
+    add_waits: &dyn Fn(&mut Synced),
+) -> Result<Planned, Infeasible> {
+    let synced = |placed| {
+        let mut synced = sync(trace, placed);
+        add_waits(&mut synced);
+        synced
+    };
     let needed = placed.layout.host_arena;
     if needed > limits.host {
         return Err(Infeasible::Host { budget: limits.host, needed });
     }
-    let mut synced = sync(trace, placed);
-    let mut simulation = simulate(trace, &synced, &limits.link);
+    let mut best = synced(placed);
+    let mut simulation = simulate(trace, &best, &limits.link);
     if !simulation.stalls.is_empty()
-        && let Ok(apart) = spread(trace, synced.placed.clone(), limits)
+        && let Ok(apart) = spread(trace, best.placed.clone(), limits)
     {
-        let other = sync(trace, apart);
+        let other = synced(apart);
         let other_simulation = simulate(trace, &other, &limits.link);
         if other_simulation.step_time < simulation.step_time {
-            (synced, simulation) = (other, other_simulation);
+            (best, simulation) = (other, other_simulation);
         }
     }
-    let report = match check(trace, &synced.placed, limits) {
+    let report = match check(trace, &best.placed, limits) {
         Ok(report) => report,
         Err(violations) => panic!("a planner made a program that check refuses: {}", violations[0]),
     };
-    if let Err(violations) = verify(trace, &synced) {
+    if let Err(violations) = verify(trace, &best) {
         panic!("sync left a race that verify refuses: {}", violations[0]);
     }
-    Ok(Planned { synced, report, simulation })
+    Ok(Planned { synced: best, report, simulation })
 }
 
 /// All policies, the default first. The property tests run every one of them.
 pub fn all() -> Vec<Box<dyn Planner>> {
-    vec![Box::new(Tensile::default()), Box::new(NoEviction), Box::new(Retain), Box::new(Paper::default())]
+    vec![
+        Box::new(Tensile::default()),
+        Box::new(NoEviction),
+        Box::new(Retain),
+        Box::new(Paper::default()),
+        Box::new(Vdnn { offload: Offload::Conv }),
+        Box::new(Vdnn { offload: Offload::All }),
+    ]
 }
 
 /// The policy of a [name](Planner::name), if there is one.
