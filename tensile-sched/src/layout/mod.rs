@@ -19,6 +19,7 @@
 
 mod blocks;
 mod pack;
+mod skyline;
 mod spread;
 
 use crate::id::{Bytes, InstrId, TensorId};
