@@ -96,7 +96,7 @@ pub mod verify;
 #[cfg(test)]
 mod testing;
 
-pub use baseline::{NoEviction, Offload, Paper, PaperOptions, Retain, Vdnn, max_swap_ratios};
+pub use baseline::{Dtr, NoEviction, Offload, Paper, PaperOptions, Retain, Vdnn, max_swap_ratios};
 pub use check::{CheckReport, Violation, check};
 #[cfg(feature = "serde")]
 pub use file::{FileError, read_trace, write_trace};

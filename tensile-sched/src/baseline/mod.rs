@@ -1,6 +1,7 @@
 //! Policies to compare with, each in one file with its source.
 
 mod away;
+mod dtr;
 mod fit;
 mod none;
 mod paper;
@@ -8,6 +9,7 @@ mod plain;
 mod retain;
 mod vdnn;
 
+pub use dtr::Dtr;
 pub use none::NoEviction;
 pub use paper::{Paper, PaperOptions, max_swap_ratios};
 pub use retain::Retain;
