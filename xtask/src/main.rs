@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask ci`, `cargo xtask bench`.
 
 mod bench;
+mod bound;
 mod ci;
 
 use std::process::ExitCode;

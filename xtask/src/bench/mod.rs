@@ -1,7 +1,9 @@
 //! `cargo xtask bench`: runs the measuring program, prints Markdown, keeps JSON under `target/bench/`.
 
+mod bound;
 mod quick;
 mod rate;
+mod traces;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,11 +22,14 @@ pub(crate) enum Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Lower bounds of the slowdown of recorded training steps.
+    Bound(bound::Args),
 }
 
 pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Quick { args } => quick::run(&args),
+        Bench::Bound(args) => bound::run(&args),
     }
 }
 
