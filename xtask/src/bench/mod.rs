@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: runs the measuring program, prints Markdown, keeps JSON under `target/bench/`.
 
 mod bound;
+mod planner;
 mod quick;
 mod rate;
 mod traces;
@@ -24,12 +25,15 @@ pub(crate) enum Bench {
     },
     /// Lower bounds of the slowdown of recorded training steps.
     Bound(bound::Args),
+    /// All planning policies on recorded training steps, beside lower bounds and the figures of others.
+    Planner(planner::Args),
 }
 
 pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Quick { args } => quick::run(&args),
         Bench::Bound(args) => bound::run(&args),
+        Bench::Planner(args) => planner::run(&args),
     }
 }
 
