@@ -96,7 +96,9 @@ pub mod verify;
 #[cfg(test)]
 mod testing;
 
-pub use baseline::{Dtr, NoEviction, Offload, Paper, PaperOptions, Retain, Vdnn, max_swap_ratios};
+pub use baseline::{
+    AutoSwap, Capuchin, Dtr, NoEviction, Offload, Paper, PaperOptions, Retain, Score, Vdnn, max_swap_ratios,
+};
 pub use check::{CheckReport, Violation, check};
 #[cfg(feature = "serde")]
 pub use file::{FileError, read_trace, write_trace};

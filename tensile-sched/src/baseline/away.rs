@@ -40,13 +40,11 @@ pub(super) struct Positions {
 impl Away {
     /// None if no op runs without it: then there is nothing to gain.
     pub(super) fn positions(&self, facts: &Facts<'_>) -> Option<Positions> {
-        let starts = &facts.start[..facts.n_ops()];
-        let first_from = |time: u64| starts.partition_point(|&start| start < time);
         let (save_after, release_before) = match self.out {
             // Op j has ended by then if op j + 1 could have started.
             Some((start, end)) => {
                 let ended = facts.start[1..].partition_point(|&end| end <= start);
-                (ended.max(self.after).checked_sub(1), first_from(end).max(self.after))
+                (ended.max(self.after).checked_sub(1), first_from(facts, end).max(self.after))
             }
             None => (None, self.after),
         };
@@ -69,8 +67,13 @@ pub(super) struct Arrival {
     pub(super) back: u64,
 }
 
+/// The first op that starts at that time or later, in undisturbed time; the number of ops if none does.
+pub(super) fn first_from(facts: &Facts<'_>, time: u64) -> usize {
+    facts.start[..facts.n_ops()].partition_point(|&start| start < time)
+}
+
 /// The op during which something starts at that time, in undisturbed time.
-fn running(facts: &Facts<'_>, time: u64) -> usize {
+pub(super) fn running(facts: &Facts<'_>, time: u64) -> usize {
     facts.start[..facts.n_ops()].partition_point(|&start| start <= time).saturating_sub(1)
 }
 

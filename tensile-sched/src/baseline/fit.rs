@@ -9,12 +9,15 @@ use crate::program::{Placed, Program, Synced};
 use crate::trace::Trace;
 
 /// Most programs made for one budget.
-const MOST_ROUNDS: usize = 8;
+const MOST_ROUNDS: usize = 10;
+/// Beyond so many, each sinks the cap by one part in [`COARSE`] more than what was missing.
+const FINE_ROUNDS: usize = 4;
+const COARSE: u64 = 10;
 
 /// Plans with a published policy, which knows sums of bytes and nothing of addresses: `make(cap)` is its program for a budget of `cap` bytes, or the best it can
-/// do for one that it cannot meet. Where the arena is above the budget, the cap sinks by as much, and the program is made anew.
+/// do for one that it cannot meet. Where the arena is above the budget, the cap sinks by as much, and the program is made anew; after some rounds by more.
 ///
-/// `make(0)` is the most the policy can do. Its arena is the lowest budget of the policy, and at every budget from there up there is a program.
+/// `make(0)` is the most the policy can do. Its arena is the lowest budget of the policy, and at every budget from there up there is a program; below, another cap may happen to fit.
 /// Where `none`'s program fits, it is the result. Under a given boundary, of which no published policy knows, the default planner decides.
 ///
 /// # Errors
@@ -38,16 +41,25 @@ pub(crate) fn fit_with(
         return complete(trace, limits, none);
     }
     let mut cap = limits.device.0;
-    for _ in 0..MOST_ROUNDS {
-        let placed = place(trace, limits, &make(cap))?;
-        let over = placed.layout.arena.0.saturating_sub(limits.device.0);
-        if over == 0 {
-            return complete_with(trace, limits, placed, add_waits);
+    let mut before = None;
+    for round in 0..MOST_ROUNDS {
+        let program = make(cap);
+        let is_new = before.as_ref() != Some(&program);
+        if is_new {
+            let placed = place(trace, limits, &program)?;
+            let over = placed.layout.arena.0.saturating_sub(limits.device.0);
+            if over == 0 {
+                return complete_with(trace, limits, placed, add_waits);
+            }
+            if over >= cap {
+                break;
+            }
+            cap -= over;
+            before = Some(program);
         }
-        if over >= cap {
-            break;
+        if !is_new || round >= FINE_ROUNDS {
+            cap -= cap / COARSE;
         }
-        cap -= over;
     }
     // Not laid out for the budget: the lowest budget of a policy is a property of the trace.
     let least: Placed = place(trace, &Limits { device: Bytes::MAX, ..limits.clone() }, &make(0))?;

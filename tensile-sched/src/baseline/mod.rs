@@ -1,14 +1,19 @@
 //! Policies to compare with, each in one file with its source.
 
+mod autoswap;
 mod away;
+mod capuchin;
 mod dtr;
 mod fit;
 mod none;
 mod paper;
 mod plain;
 mod retain;
+mod trips;
 mod vdnn;
 
+pub use autoswap::{AutoSwap, Score};
+pub use capuchin::Capuchin;
 pub use dtr::Dtr;
 pub use none::NoEviction;
 pub use paper::{Paper, PaperOptions, max_swap_ratios};

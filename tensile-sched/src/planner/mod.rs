@@ -8,7 +8,7 @@ mod tensile;
 mod tests;
 pub(crate) mod walk;
 
-use crate::baseline::{Dtr, NoEviction, Offload, Paper, Retain, Vdnn};
+use crate::baseline::{AutoSwap, Capuchin, Dtr, NoEviction, Offload, Paper, Retain, Vdnn};
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
 use crate::layout::{LayoutError, layout, layout_quickly, spread};
@@ -105,6 +105,8 @@ pub fn all() -> Vec<Box<dyn Planner>> {
         Box::new(Paper::default()),
         Box::new(Vdnn { offload: Offload::Conv }),
         Box::new(Vdnn { offload: Offload::All }),
+        Box::new(AutoSwap::default()),
+        Box::new(Capuchin),
         Box::new(Dtr),
     ]
 }
