@@ -17,6 +17,7 @@
 //! activation a      └───────────┘                    may use p's bytes in between
 //! ```
 
+mod alive;
 mod blocks;
 mod pack;
 mod skyline;

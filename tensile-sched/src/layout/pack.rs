@@ -25,7 +25,7 @@ const QUICK_VISITS: u64 = 150_000;
 /// How far forward improvement moves a block, in turns: to this many quarters of its place. Found by trial.
 const JUMPS: [usize; 4] = [2, 1, 2, 0];
 /// A block with more neighbours than this is placed by a scan over everything.
-pub(super) const MOST_NEIGHBOURS: usize = 128;
+const MOST_NEIGHBOURS: usize = 128;
 
 /// How good is good enough.
 #[derive(Clone, Copy, Debug)]
@@ -315,7 +315,7 @@ fn entries_of(address: u64, block: &Block) -> impl Iterator<Item = Entry> {
 
 /// Blocks that live at the same time as a block, where they are few.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+struct Neighbours {
     /// End of each block's part of `list`; a block without one is alone or has too many.
     parts: Vec<Option<(u32, u32)>>,
     list: Vec<u32>,
@@ -323,7 +323,7 @@ pub(super) struct Neighbours {
 
 impl Neighbours {
     /// Follows the pieces in order of their starts, with the set of those alive.
-    pub(super) fn of(blocks: &[Block], most: usize) -> Self {
+    fn of(blocks: &[Block], most: usize) -> Self {
         let mut pieces: Vec<(Piece, u32)> = blocks
             .iter()
             .enumerate()
@@ -349,7 +349,7 @@ impl Neighbours {
         found
     }
 
-    pub(super) fn get(&self, block: u32) -> Option<&[u32]> {
+    fn get(&self, block: u32) -> Option<&[u32]> {
         self.parts[block as usize].map(|(start, end)| &self.list[start as usize..end as usize])
     }
 }

@@ -13,8 +13,8 @@
 //! *freed* again. A block that succeeds another at the same bytes costs as much as it is wanted before the other is freed. Blocks that cost something are moved, one after the other, to where they cost least.
 
 use super::LayoutError;
-use super::blocks::{Block, Residencies};
-use super::pack::Neighbours;
+use super::alive::Alive;
+use super::blocks::{Block, Piece, Residencies};
 use crate::id::Bytes;
 use crate::limits::{Duplex, Limits};
 use crate::program::{Instr, Placed};
@@ -26,6 +26,8 @@ const N_PASSES: usize = 2;
 const NEVER: f64 = -1e18;
 /// Most blocks looked at before and after a block in time, in its own iteration and in the neighbouring one each. More find little more and cost much.
 const MOST_RIVALS: usize = 24;
+/// Neighbours looked at, for each block there is, in one pass; where that does not suffice, only those that cost most are moved.
+const MOST_NEIGHBOURS: u64 = 200;
 
 /// The same program with addresses that let copies start earlier, in an arena of the same size or, where `limits.device` is finite, of at most that size.
 ///
@@ -38,7 +40,7 @@ const MOST_RIVALS: usize = 24;
 /// If the addresses are not one for each claim, as `check` demands.
 ///
 /// # Complexity
-/// O(b²) for b residencies in the worst case, near-linear where little is alive at once.
+/// O(b log b) for b residencies.
 pub fn spread(trace: &Trace, placed: Placed, limits: &Limits) -> Result<Placed, LayoutError> {
     let residencies = Residencies::of(trace, &placed.program, limits)?;
     let blocks = &residencies.device;
@@ -64,13 +66,29 @@ pub fn spread(trace: &Trace, placed: Placed, limits: &Limits) -> Result<Placed, 
     }
     let capacity =
         if limits.device == Bytes::MAX { placed.layout.arena.0 } else { limits.device.0.max(placed.layout.arena.0) };
-    let neighbours = Neighbours::of(blocks, super::pack::MOST_NEIGHBOURS);
-    let mut mover = Mover { blocks, times: &times, neighbours, addresses, is_placed, capacity };
+    let mut mover = Mover {
+        blocks,
+        times: &times,
+        alive: Alive::of(blocks),
+        addresses,
+        is_placed,
+        capacity,
+        before: vec![],
+        after: vec![],
+        by_address: vec![],
+        rank: vec![MOVED; blocks.len()],
+        met: vec![0; blocks.len().div_ceil(64)],
+        taken: vec![],
+        moved: vec![],
+        edges: vec![],
+    };
     let mut order: Vec<u32> = (0..blocks.len() as u32).filter(|&index| mover.may_move(index)).collect();
     order.sort_by_key(|&index| (times.wanted[index as usize], index));
     for _ in 0..N_PASSES {
+        let least = mover.least_worth(&order);
+        mover.rank_by_address();
         for &index in &order {
-            mover.improve(index);
+            mover.improve(index, least);
         }
     }
     let addresses = mover.addresses;
@@ -109,6 +127,9 @@ struct Times {
     /// Blocks by start, with the earliest `wanted` from each on.
     by_start: Vec<u32>,
     wanted_from: Vec<i64>,
+    /// For each position, how many blocks have ended when it begins, and how many have begun before it.
+    n_ended: Vec<u32>,
+    n_begun: Vec<u32>,
 }
 
 impl Times {
@@ -222,8 +243,22 @@ impl Times {
             })
             .collect();
         wanted_from.reverse();
-        Self { wanted, freed, period, by_end, freed_until, by_start, wanted_from }
+        let n_ended = by_end.iter().map(|&index| front_end(&blocks[index as usize]));
+        let n_ended = running_counts(n_ended, n_positions);
+        let n_begun = by_start.iter().map(|&index| blocks[index as usize].pieces[0].start + 1);
+        let n_begun = running_counts(n_begun, n_positions);
+        Self { wanted, freed, period, by_end, freed_until, by_start, wanted_from, n_ended, n_begun }
     }
+}
+
+/// For each position up to `n_positions`, how many of the given ones are not after it.
+fn running_counts(positions: impl Iterator<Item = u32>, n_positions: u32) -> Vec<u32> {
+    let mut counts = vec![0; n_positions as usize + 2];
+    positions.for_each(|position| counts[position as usize] += 1);
+    for position in 1..counts.len() {
+        counts[position] += counts[position - 1];
+    }
+    counts
 }
 
 /// Where a block's bytes come free within the step: a circular block's second piece is the one at the start.
@@ -240,11 +275,25 @@ struct Rival {
 struct Mover<'a> {
     blocks: &'a [Block],
     times: &'a Times,
-    neighbours: Neighbours,
+    alive: Alive,
     addresses: Vec<u64>,
     is_placed: Vec<bool>,
     capacity: u64,
+    /// Reused: earlier blocks that are freed after the block in question is wanted, and later ones that are wanted before it is freed.
+    before: Vec<Rival>,
+    after: Vec<Rival>,
+    /// Blocks in order of their addresses at the start of the pass, the place of each in it, and a bit for each place.
+    by_address: Vec<u32>,
+    rank: Vec<u32>,
+    met: Vec<u64>,
+    /// Reused: ranges in use during its life, those of blocks that have moved in this pass, and addresses worth trying.
+    taken: Vec<(u64, u64)>,
+    moved: Vec<(u64, u64)>,
+    edges: Vec<u64>,
 }
+
+/// Rank of a block that has moved since blocks were ranked.
+const MOVED: u32 = u32::MAX;
 
 impl Mover<'_> {
     fn may_move(&self, index: u32) -> bool {
@@ -262,14 +311,36 @@ impl Mover<'_> {
         (at, at + self.blocks[index as usize].bytes)
     }
 
-    /// Earlier blocks that are freed after `index` is wanted, and later ones that are wanted before it is freed.
-    fn rivals(&self, index: u32) -> (Vec<Rival>, Vec<Rival>) {
+    /// The least cost that is worth a move, so that the work stays within bounds.
+    fn least_worth(&mut self, order: &[u32]) -> i64 {
+        let mut left = MOST_NEIGHBOURS * self.blocks.len() as u64;
+        let mut costs: Vec<(i64, u64)> = Vec::new();
+        for &index in order {
+            self.find_rivals(index);
+            let cost = self.cost(self.addresses[index as usize], self.blocks[index as usize].bytes);
+            if cost > 0 {
+                costs.push((cost, self.alive.count(&self.blocks[index as usize])));
+            }
+        }
+        costs.sort_unstable_by_key(|&(cost, _)| std::cmp::Reverse(cost));
+        for (cost, n_neighbours) in costs {
+            match left.checked_sub(n_neighbours) {
+                Some(rest) => left = rest,
+                None => return cost,
+            }
+        }
+        1
+    }
+
+    /// Finds the rivals of a block.
+    fn find_rivals(&mut self, index: u32) {
         let times = self.times;
         let block = &self.blocks[index as usize];
         let (wanted, freed) = (times.wanted[index as usize], times.freed[index as usize]);
-        let (mut before, mut after) = (Vec::new(), Vec::new());
-        let n_ended =
-            times.by_end.partition_point(|&other| front_end(&self.blocks[other as usize]) <= block.pieces[0].start);
+        let (mut before, mut after) = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
+        before.clear();
+        after.clear();
+        let n_ended = times.n_ended[block.pieces[0].start as usize] as usize;
         for (upto, shift) in [(n_ended, 0), (times.by_end.len(), times.period)] {
             for place in (0..upto).rev().take(MOST_RIVALS) {
                 if times.freed_until[place] - shift <= wanted {
@@ -282,8 +353,7 @@ impl Mover<'_> {
                 }
             }
         }
-        let n_begun =
-            times.by_start.partition_point(|&other| self.blocks[other as usize].pieces[0].start < front_end(block));
+        let n_begun = times.n_begun[front_end(block) as usize] as usize;
         for (from, shift) in [(n_begun, 0), (0, times.period)] {
             for place in (from..times.by_start.len()).take(MOST_RIVALS) {
                 if times.wanted_from[place].saturating_add(shift) >= freed {
@@ -296,11 +366,11 @@ impl Mover<'_> {
                 }
             }
         }
-        (before, after)
+        (self.before, self.after) = (before, after);
     }
 
-    /// What a block costs at an address.
-    fn cost(&self, at: u64, bytes: u64, before: &[Rival], after: &[Rival]) -> i64 {
+    /// What the block whose rivals have been found costs at an address.
+    fn cost(&self, at: u64, bytes: u64) -> i64 {
         let worst = |rivals: &[Rival]| {
             rivals
                 .iter()
@@ -312,40 +382,27 @@ impl Mover<'_> {
                 .max()
                 .unwrap_or(0)
         };
-        worst(before) + worst(after)
+        worst(&self.before) + worst(&self.after)
     }
 
-    /// Moves a block to where it costs least, if that is less than now.
-    fn improve(&mut self, index: u32) {
-        let (before, after) = self.rivals(index);
-        let bytes = self.blocks[index as usize].bytes;
-        let mut best =
-            (self.cost(self.addresses[index as usize], bytes, &before, &after), self.addresses[index as usize]);
-        if best.0 == 0 {
+    /// Moves a block that costs at least `least` to where it costs least.
+    fn improve(&mut self, index: u32, least: i64) {
+        self.find_rivals(index);
+        let Block { bytes, pieces, .. } = self.blocks[index as usize];
+        let now = self.addresses[index as usize];
+        let mut best = (self.cost(now, bytes), now);
+        if best.0 < least {
             return;
         }
-        let mut taken: Vec<(u64, u64)> = match self.neighbours.get(index) {
-            Some(neighbours) => neighbours
-                .iter()
-                .filter(|&&other| self.is_placed[other as usize])
-                .map(|&other| self.range(other))
-                .collect(),
-            None => (0..self.blocks.len() as u32)
-                .filter(|&other| other != index && self.is_placed[other as usize] && self.meets(index, other))
-                .map(|other| self.range(other))
-                .collect(),
-        };
-        taken.push((self.capacity, u64::MAX));
-        taken.sort_unstable();
+        self.find_taken(index, pieces);
+        let taken = std::mem::take(&mut self.taken);
         // Worth trying: both ends of each gap, and just beside each rival.
-        let mut edges: Vec<u64> = before
-            .iter()
-            .chain(&after)
-            .flat_map(|rival| {
-                let (start, end) = self.range(rival.index);
-                [end, start.saturating_sub(bytes)]
-            })
-            .collect();
+        let mut edges = std::mem::take(&mut self.edges);
+        edges.clear();
+        for rival in self.before.iter().chain(&self.after) {
+            let (start, end) = self.range(rival.index);
+            edges.extend([end, start.saturating_sub(bytes)]);
+        }
         edges.sort_unstable();
         edges.dedup();
         let mut low = 0;
@@ -354,14 +411,66 @@ impl Mover<'_> {
                 let inside = edges.partition_point(|&edge| edge <= low);
                 let within = edges[inside..].iter().copied().take_while(|&edge| edge < start - bytes);
                 for at in [low].into_iter().chain(within).chain([start - bytes]) {
-                    let cost = self.cost(at, bytes, &before, &after);
+                    let cost = self.cost(at, bytes);
                     if cost < best.0 {
                         best = (cost, at);
                     }
                 }
             }
+            if best.0 == 0 {
+                break;
+            }
             low = low.max(end);
         }
-        self.addresses[index as usize] = best.1;
+        if best.1 != now {
+            self.addresses[index as usize] = best.1;
+            self.rank[index as usize] = MOVED;
+        }
+        (self.taken, self.edges) = (taken, edges);
+    }
+
+    fn rank_by_address(&mut self) {
+        self.by_address = (0..self.blocks.len() as u32).filter(|&index| self.is_placed[index as usize]).collect();
+        self.by_address.sort_unstable_by_key(|&index| self.addresses[index as usize]);
+        for (rank, &index) in self.by_address.iter().enumerate() {
+            self.rank[index as usize] = rank as u32;
+        }
+    }
+
+    /// Finds the ranges in use during the pieces of a block, in order of their starts.
+    fn find_taken(&mut self, index: u32, pieces: [Piece; 2]) {
+        let (mut taken, mut moved) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.moved));
+        let mut met = std::mem::take(&mut self.met);
+        moved.clear();
+        taken.clear();
+        self.alive.during(pieces, |other| {
+            let rank = self.rank[other as usize];
+            if rank != MOVED {
+                met[rank as usize / 64] |= 1 << (rank % 64);
+            } else if self.is_placed[other as usize] {
+                moved.push(self.range(other));
+            }
+        });
+        if let own @ ..MOVED = self.rank[index as usize] {
+            met[own as usize / 64] &= !(1 << (own % 64));
+        } else {
+            moved.retain(|&(start, _)| start != self.addresses[index as usize]);
+        }
+        moved.push((self.capacity, u64::MAX));
+        moved.sort_unstable_by_key(|&(start, _)| start);
+        let mut late = moved.iter().copied().peekable();
+        for (word, bits) in met.iter_mut().enumerate() {
+            while *bits != 0 {
+                let rank = word * 64 + bits.trailing_zeros() as usize;
+                *bits &= *bits - 1;
+                let range = self.range(self.by_address[rank]);
+                while let Some(range) = late.next_if(|&(start, _)| start < range.0) {
+                    taken.push(range);
+                }
+                taken.push(range);
+            }
+        }
+        taken.extend(late);
+        (self.taken, self.moved, self.met) = (taken, moved, met);
     }
 }
