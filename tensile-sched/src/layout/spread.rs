@@ -451,7 +451,8 @@ impl Mover<'_> {
                 moved.push(self.range(other));
             }
         });
-        if let own @ ..MOVED = self.rank[index as usize] {
+        let own = self.rank[index as usize];
+        if own != MOVED {
             met[own as usize / 64] &= !(1 << (own % 64));
         } else {
             moved.retain(|&(start, _)| start != self.addresses[index as usize]);
