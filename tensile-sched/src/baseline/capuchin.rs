@@ -10,8 +10,8 @@
 //! ```
 //!
 //! 1. **Swap** while it hides: by free time (start of the latest swap-in less end of the earliest swap-out), longest first, until enough is saved. A lane carries one copy at a time, so the
-//!    free time of each is taken beside those chosen before; where it is below zero the swap does not hide.
-//! 2. **Hybrid**: what then is still missing comes from the cheaper of the best swap (its exposed time) and the best recomputation (the highest MSPS, memory saving per second). The time of a recomputation
+//!    free time of each is taken beside those chosen before; where it is below zero the swap does not hide. Bytes are saved from the end of the one copy to the start of the other.
+//! 2. **Hybrid**: what then is still missing comes from the cheaper of the best swap (its exposed time, for bytes that go before their copy has ended and come later as well) and the best recomputation (the highest MSPS, memory saving per second). The time of a recomputation
 //!    includes its sources that have been chosen for recomputation themselves or are dead by then, so that each choice changes the MSPS of others. What a chain regenerates on the way is kept for its own
 //!    back access if there is room (collective recomputation), and dropped again if not.
 //! 3. **Feedback**: in-triggers start at the ideal time; the lane is played through, and each swap-in that is late for its back access is triggered earlier by 5 % of its copy, as the original does from one
@@ -24,6 +24,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 
+use super::away::{first_from, running};
 use super::fit;
 use super::trips::{Leave, Return, Trip, enter_trips, load};
 use crate::id::{OpId, TensorId};
@@ -65,8 +66,8 @@ impl Planner for Capuchin {
     }
 }
 
-/// Most ops of a chain that are looked at; a longer one is not chosen.
-const LONGEST_CHAIN: usize = 64;
+/// Most ops of a chain; a longer one is not chosen.
+const LONGEST_CHAIN: usize = 24;
 /// Most rounds of feedback.
 const MOST_ROUNDS: usize = 400;
 /// A late swap-in is triggered earlier by its copy's time divided by this.
@@ -89,15 +90,50 @@ struct Swap {
     trigger: u64,
 }
 
+/// What regenerates a tensor.
+#[derive(Clone, Debug)]
+struct Chain {
+    ops: Vec<OpId>,
+    /// Sum of their latencies.
+    time: u64,
+    /// What they regenerate and read.
+    on_the_way: Vec<TensorId>,
+    /// What they read that is there.
+    sources: Vec<TensorId>,
+}
+
+/// When a swap that does not hide would run, and the time that it costs.
+#[derive(Clone, Copy, Debug)]
+struct Exposed {
+    out: u64,
+    back: u64,
+    time: u64,
+}
+
+/// When a swap would run.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// Earliest start and end of the copy out.
+    out: u64,
+    ready: u64,
+    /// Latest start of the copy back.
+    back: u64,
+    /// From the one to the other; below zero if they overlap.
+    free: i64,
+}
+
 struct Choices<'a> {
     facts: &'a Facts<'a>,
     cap: u64,
-    /// Bytes by position, without what has been chosen.
+    /// Bytes by position, with everything and without what has been chosen.
+    all: Vec<u64>,
     load: Vec<u64>,
     swaps: Vec<Swap>,
     recomputed: Vec<Candidate>,
     /// By tensor, the ops between which it is dropped.
     gaps: Vec<Vec<(usize, usize)>>,
+    /// By tensor, those chosen for recomputation whose chains read it or once did.
+    readers: Vec<Vec<usize>>,
     /// Copies planned, by start.
     out_lane: Vec<(u64, u64)>,
     in_lane: Vec<(u64, u64)>,
@@ -109,10 +145,12 @@ impl<'a> Choices<'a> {
         let mut choices = Self {
             facts,
             cap,
+            all: load.clone(),
             load,
             swaps: Vec::new(),
             recomputed: Vec::new(),
             gaps: vec![Vec::new(); facts.trace.tensors().len()],
+            readers: vec![Vec::new(); facts.trace.tensors().len()],
             out_lane: Vec::new(),
             in_lane: Vec::new(),
         };
@@ -141,26 +179,26 @@ impl<'a> Choices<'a> {
         candidates
     }
 
-    /// When the copies of a swap would start at the earliest and at the latest, and how long both overlap: the exposed time. The time between, if they do not, is the free time.
-    fn swap_times(&self, candidate: &Candidate) -> (u64, u64, i64) {
+    /// Beside the copies planned.
+    fn swap_times(&self, candidate: &Candidate) -> Times {
         let facts = self.facts;
         let index = candidate.tensor.index();
-        let (from, to) = (facts.start[candidate.from + 1], facts.start[candidate.to]);
+        let from = facts.start[candidate.from + 1];
         let out = earliest(&self.out_lane, from, facts.out_time[index]);
         let ready = if facts.role(candidate.tensor) == Role::Input { from } else { out + facts.out_time[index] };
-        let back = latest(&self.in_lane, to, facts.in_time[index]);
-        (out, u64::try_from(back).unwrap_or(0).max(ready), back - ready as i64)
+        let back = latest(&self.in_lane, facts.start[candidate.to], facts.in_time[index]);
+        Times { out, ready, back: u64::try_from(back).unwrap_or(0), free: back - ready as i64 }
     }
 
-    fn take(&mut self, candidate: Candidate) {
-        let bytes = self.facts.bytes(candidate.tensor);
-        self.load[candidate.from + 1..candidate.to].iter_mut().for_each(|load| *load -= bytes);
+    /// Counts a tensor as away before ops `from..to`.
+    fn take(&mut self, tensor: TensorId, from: usize, to: usize) {
+        let bytes = self.facts.bytes(tensor);
+        self.load[from..to].iter_mut().for_each(|load| *load -= bytes);
     }
 
-    fn swap(&mut self, candidate: Candidate) {
+    fn swap(&mut self, candidate: Candidate, out: u64, back: u64) {
         let facts = self.facts;
         let index = candidate.tensor.index();
-        let (out, back, _) = self.swap_times(&candidate);
         if facts.role(candidate.tensor) != Role::Input {
             insert(&mut self.out_lane, out, facts.out_time[index]);
         }
@@ -168,84 +206,96 @@ impl<'a> Choices<'a> {
         // The ideal in-trigger, whatever else is on the lane.
         let ideal = facts.start[candidate.to].saturating_sub(facts.in_time[index]);
         self.swaps.push(Swap { of: candidate, out, trigger: ideal });
-        self.take(candidate);
     }
 
+    /// Swaps that hide count from the end of the one copy to the start of the other.
     fn swap_what_hides(&mut self, open: &mut Vec<Candidate>) {
-        if self.facts.limits.mode == Mode::Recompute {
-            open.retain(|candidate| self.facts.may_swap(candidate.tensor));
-        }
+        let facts = self.facts;
+        let swappable = open.iter().filter(|candidate| facts.may_swap(candidate.tensor));
         let mut order: Vec<(i64, Candidate)> =
-            open.iter().map(|candidate| (self.swap_times(candidate).2, *candidate)).collect();
+            swappable.map(|candidate| (self.swap_times(candidate).free, *candidate)).collect();
         order.sort_by_key(|&(free, candidate)| (Reverse(free), candidate.tensor, candidate.from));
         for (_, candidate) in order {
-            if self.is_over(&candidate) && self.swap_times(&candidate).2 >= 0 {
-                self.swap(candidate);
+            let times = self.swap_times(&candidate);
+            let (from, to) = (first_from(facts, times.ready).max(candidate.from + 1), running(facts, times.back));
+            let helps = from < to && self.load[from..to].iter().any(|&load| load > self.cap);
+            if times.free >= 0 && helps {
+                self.swap(candidate, times.out, times.back);
+                self.take(candidate.tensor, from, to);
                 open.retain(|other| *other != candidate);
             }
-        }
-        if self.facts.limits.mode == Mode::Recompute {
-            *open = self.candidates();
-            open.retain(|candidate| !self.swaps.iter().any(|swap| swap.of == *candidate));
         }
     }
 
     /// The cheaper of the best swap and the best recomputation, until the load is within the budget or nothing is left.
     fn swap_or_recompute(&mut self, open: Vec<Candidate>) {
         let facts = self.facts;
+        // Ops over the budget that each is to relieve: the first and the last.
+        let over = |candidate: &Candidate| {
+            let mut positions = (candidate.from + 1..candidate.to).filter(|&position| self.load[position] > self.cap);
+            let first = positions.next()?;
+            Some((first, positions.next_back().unwrap_or(first)))
+        };
+        let over: Vec<Option<(usize, usize)>> = open.iter().map(over).collect();
         // Swaps expose more and recomputations save less per time as others are chosen, so what is best by its latest value and by the stored ones is best.
         let mut swaps = BinaryHeap::new();
         let mut reruns = BinaryHeap::new();
         for (index, candidate) in open.iter().enumerate() {
+            let Some(over) = over[index] else { continue };
             if facts.may_swap(candidate.tensor) {
-                swaps.push((Reverse(self.exposed(candidate)), Reverse(index)));
+                swaps.push((Reverse(self.exposed(candidate, over).time), Reverse(index)));
             }
-            if let Some(time) = self.recompute_time(candidate, None) {
-                reruns.push((self.saving(candidate, time), Reverse(index)));
+            if let Some(chain) = self.chain(candidate, None) {
+                reruns.push((self.saving(candidate, chain.time), Reverse(index)));
             }
         }
-        let mut is_open = vec![true; open.len()];
+        let mut is_open: Vec<bool> = over.iter().map(Option::is_some).collect();
+        let exposed = |choices: &Self, index: usize| choices.exposed(&open[index], over[index].unwrap_or_default());
         loop {
             let swap = best(&mut swaps, |index| {
-                (is_open[index] && self.is_over(&open[index])).then(|| Reverse(self.exposed(&open[index])))
+                (is_open[index] && self.is_over(&open[index])).then(|| Reverse(exposed(self, index).time))
             });
             let rerun = best(&mut reruns, |index| {
-                let time = self.recompute_time(&open[index], None).filter(|_| is_open[index])?;
-                self.is_over(&open[index]).then(|| self.saving(&open[index], time))
+                let is_wanted = is_open[index] && self.is_over(&open[index]);
+                let chain = is_wanted.then(|| self.acceptable(&open[index]))??;
+                Some(self.saving(&open[index], chain.time))
             });
             let recompute = match (swap, rerun) {
                 (Some((exposed, _)), Some((saving, _))) => saving.time < exposed.0,
-                (None, Some(_)) => true,
-                (Some(_), None) => false,
-                (None, None) => return,
+                (swap, _) => swap.is_none(),
             };
-            match (swap, rerun) {
-                (_, Some((_, index))) if recompute => {
-                    is_open[index] = false;
-                    self.gaps[open[index].tensor.index()].push((open[index].from, open[index].to));
-                    self.recomputed.push(open[index]);
-                    self.take(open[index]);
-                }
-                (Some((_, index)), _) => {
-                    is_open[index] = false;
-                    self.swap(open[index]);
-                }
-                _ => return,
+            let chosen = if recompute { rerun.map(|rerun| rerun.1) } else { swap.map(|swap| swap.1) };
+            let Some(index) = chosen else { return };
+            if recompute {
+                self.recompute(open[index]);
+            } else {
+                let Exposed { out, back, .. } = exposed(self, index);
+                self.swap(open[index], out, back);
             }
+            is_open[index] = false;
+            let Candidate { tensor, from, to } = open[index];
+            self.take(tensor, from + 1, to);
         }
     }
 
-    /// Time by which a swap delays the back access.
-    fn exposed(&self, candidate: &Candidate) -> u64 {
-        u64::try_from(-self.swap_times(candidate).2).unwrap_or(0)
+    /// A swap that is to relieve the ops `over`, from the first to the last: time by which it delays the first, because its copy out has not ended, and its back access, because its copy
+    /// back cannot start before the last.
+    fn exposed(&self, candidate: &Candidate, over: (usize, usize)) -> Exposed {
+        let facts = self.facts;
+        let copy = facts.in_time[candidate.tensor.index()];
+        let Times { out, ready, .. } = self.swap_times(candidate);
+        let back = earliest(&self.in_lane, ready.max(facts.start[over.1 + 1]), copy);
+        let late_out = ready.saturating_sub(facts.start[over.0]);
+        let late_back = (back + copy).saturating_sub(facts.start[candidate.to]);
+        Exposed { out, back, time: late_out + late_back }
     }
 
     fn saving(&self, candidate: &Candidate, time: u64) -> Saving {
         Saving { bytes: self.facts.bytes(candidate.tensor), time }
     }
 
-    /// Latencies of what would regenerate a tensor at its back access; none if that is impossible or too long. The tensors it regenerates on the way are added to `on_the_way`.
-    fn recompute_time(&self, candidate: &Candidate, mut on_the_way: Option<&mut Vec<TensorId>>) -> Option<u64> {
+    /// What would regenerate a tensor at its back access, if `also` were dropped as well; none if that is impossible or too long.
+    fn chain(&self, candidate: &Candidate, also: Option<&Candidate>) -> Option<Chain> {
         let facts = self.facts;
         let is_possible = facts.limits.mode != Mode::Swap && facts.role(candidate.tensor) != Role::Input;
         if !is_possible || facts.deadline[candidate.tensor.index()] < candidate.to as i64 {
@@ -253,32 +303,63 @@ impl<'a> Choices<'a> {
         }
         let is_gone = |tensor: TensorId| {
             let is_over_it = |&(from, to): &(usize, usize)| from < candidate.to && candidate.to < to;
-            facts.needed_until[tensor.index()] < candidate.to as i64 || self.gaps[tensor.index()].iter().any(is_over_it)
+            facts.needed_until[tensor.index()] < candidate.to as i64
+                || self.gaps[tensor.index()].iter().any(is_over_it)
+                || also.is_some_and(|also| also.tensor == tensor && is_over_it(&(also.from, also.to)))
         };
-        let mut chain: Vec<OpId> = Vec::new();
+        let mut chain = Chain { ops: Vec::new(), time: 0, on_the_way: Vec::new(), sources: Vec::new() };
         let mut stack = vec![candidate.tensor];
-        let mut time = 0;
         while let Some(tensor) = stack.pop() {
-            if tensor != candidate.tensor
-                && let Some(tensors) = &mut on_the_way
-            {
-                tensors.push(tensor);
-            }
             let op = facts.trace.producer(tensor)?;
-            if chain.contains(&op) {
+            if chain.ops.contains(&op) {
                 continue;
             }
-            if chain.len() == LONGEST_CHAIN {
+            if chain.ops.len() == LONGEST_CHAIN {
                 return None;
             }
-            chain.push(op);
-            time += facts.trace.op(op).latency.0;
-            let sources = facts.trace.op(op).reads.iter().copied();
-            stack.extend(sources.filter(|&source| {
-                !facts.is_persistent(source) && facts.role(source) != Role::Input && is_gone(source)
-            }));
+            chain.ops.push(op);
+            chain.time += facts.trace.op(op).latency.0;
+            for &source in &facts.trace.op(op).reads {
+                if facts.is_persistent(source) || facts.role(source) == Role::Input {
+                    continue;
+                }
+                if is_gone(source) {
+                    chain.on_the_way.push(source);
+                    stack.push(source);
+                } else {
+                    chain.sources.push(source);
+                }
+            }
         }
-        Some(time)
+        for tensors in [&mut chain.on_the_way, &mut chain.sources] {
+            tensors.sort_unstable();
+            tensors.dedup();
+        }
+        Some(chain)
+    }
+
+    /// The chain of a candidate, unless others that have been chosen read it and their chains would become too long.
+    fn acceptable(&self, candidate: &Candidate) -> Option<Chain> {
+        let chain = self.chain(candidate, None)?;
+        let readers = &self.readers[candidate.tensor.index()];
+        readers.iter().all(|&reader| self.chain(&self.recomputed[reader], Some(candidate)).is_some()).then_some(chain)
+    }
+
+    fn recompute(&mut self, candidate: Candidate) {
+        let index = candidate.tensor.index();
+        self.gaps[index].push((candidate.from, candidate.to));
+        self.recomputed.push(candidate);
+        // Chains that read it go through it now.
+        let mut changed = self.readers[index].clone();
+        changed.push(self.recomputed.len() - 1);
+        for reader in changed {
+            let sources = self.chain(&self.recomputed[reader], None).map(|chain| chain.sources).unwrap_or_default();
+            for source in sources {
+                if !self.readers[source.index()].contains(&reader) {
+                    self.readers[source.index()].push(reader);
+                }
+            }
+        }
     }
 
     /// Triggers swap-ins that are late earlier, until none is or none can be.
@@ -309,10 +390,10 @@ impl<'a> Choices<'a> {
     fn program(&self, n_recomputed: usize) -> Option<Program> {
         let facts = self.facts;
         let mut plan = Plan::keep_all(facts);
-        let mut load = self.load.clone();
         let recomputed = &self.recomputed[..n_recomputed];
-        for one in &self.recomputed[n_recomputed..] {
-            load[one.from + 1..one.to].iter_mut().for_each(|load| *load += facts.bytes(one.tensor));
+        let mut load = self.all.clone();
+        for one in recomputed.iter().chain(self.swaps.iter().map(|swap| &swap.of)) {
+            load[one.from + 1..one.to].iter_mut().for_each(|load| *load -= facts.bytes(one.tensor));
         }
         for one in recomputed {
             plan.drop_after[one.from].push(one.tensor);
@@ -344,16 +425,11 @@ impl Choices<'_> {
             recomputed.iter().map(|one| ((one.tensor, one.from), one.to)).collect();
         let mut order: Vec<&Candidate> = recomputed.iter().collect();
         order.sort_by_key(|one| (one.to, one.tensor));
-        let mut on_the_way = Vec::new();
         for one in order {
-            on_the_way.clear();
-            if !gaps.contains_key(&(one.tensor, one.from)) || self.recompute_time(one, Some(&mut on_the_way)).is_none()
-            {
+            if !gaps.contains_key(&(one.tensor, one.from)) {
                 continue;
             }
-            on_the_way.sort_unstable();
-            on_the_way.dedup();
-            for &tensor in &on_the_way {
+            for tensor in self.chain(one, None).map(|chain| chain.on_the_way).unwrap_or_default() {
                 let gap = gaps.range((tensor, 0)..(tensor, one.to)).next_back();
                 let Some((&(_, from), &to)) = gap.filter(|(_, to)| **to > one.to) else { continue };
                 let bytes = facts.bytes(tensor);
@@ -482,20 +558,23 @@ mod tests {
         (swapped, choices.recomputed.iter().map(|one| one.tensor.0).collect())
     }
 
-    /// Those with most free time are swapped first; c just hides as well, its copy back starts when its copy out ends.
+    /// Those with most free time are swapped first. c's copy back starts when its copy out ends, so that its bytes would never be free; recomputing it takes 100 ns, and a swap without its bytes in ops
+    /// 3 and 4 would cost more.
     #[test]
     fn what_hides_is_swapped_by_free_time() {
         assert_eq!(chosen(&nested(), Mode::Both, 400), (vec![], vec![]));
         assert_eq!(chosen(&nested(), Mode::Both, 300), (vec![0], vec![]));
         assert_eq!(chosen(&nested(), Mode::Both, 200), (vec![0, 1], vec![]));
-        assert_eq!(chosen(&nested(), Mode::Both, 100), (vec![0, 1, 2], vec![]));
+        assert_eq!(chosen(&nested(), Mode::Both, 100), (vec![0, 1], vec![2]));
+        assert_eq!(chosen(&nested(), Mode::Swap, 100), (vec![0, 1, 2], vec![]));
     }
 
-    /// With copies three times as slow only a hides. Beside its copies a swap of b exposes 400 ns and one of c 500; recomputing c takes 100 ns and b 300, so c saves most per time.
+    /// With copies twice as slow only a hides, and it is on its way back in op 5. A swap of b instead would cost 100 ns before op 3 and 300 before op 6, beside a's copies; recomputing c takes 100 ns
+    /// and b 300, so c saves most per time. But c is needed in op 5.
     #[test]
     fn what_does_not_hide_is_recomputed_if_that_takes_less() {
         let trace = nested();
-        let slow = Link { out_bytes_per_s: 1e9 / 3.0, in_bytes_per_s: 1e9 / 3.0, ..limits(Mode::Both).link };
+        let slow = Link { out_bytes_per_s: 5e8, in_bytes_per_s: 5e8, ..limits(Mode::Both).link };
         let made = |mode, cap| {
             let limits = Limits { link: slow, ..limits(mode) };
             let facts = Facts::new(&trace, &limits);
@@ -505,7 +584,7 @@ mod tests {
             (swapped, recomputed)
         };
         assert_eq!(made(Mode::Both, 300), (vec![0], vec![]));
-        assert_eq!(made(Mode::Both, 200), (vec![0], vec![2]));
+        assert_eq!(made(Mode::Both, 200), (vec![0], vec![2, 1]));
         assert_eq!(made(Mode::Swap, 200).1, Vec::<u32>::new());
         assert_eq!(made(Mode::Recompute, 200), (vec![], vec![0, 2]));
     }
@@ -556,7 +635,7 @@ mod tests {
             assert_eq!(lowest, Bytes(100), "one tensor at a time");
             for device in [100, 200, 300] {
                 let planned = Capuchin.plan(&trace, &Limits { device: Bytes(device), ..limits(mode) }).unwrap();
-                assert_eq!(planned.report.reruns > 0, mode == Mode::Recompute, "{mode:?} {device}");
+                assert!(planned.report.reruns == 0 || mode != Mode::Swap, "{mode:?} {device}");
                 assert_eq!(planned.report.swap_outs > 0, mode != Mode::Recompute, "{mode:?} {device}");
             }
         }
