@@ -1,10 +1,14 @@
 //! Text forms compared with the files in `tests/golden`; `UPDATE_GOLDEN=1` rewrites them.
 
+mod small;
+
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use small::Small;
 use tensile_sched::{
-    BoundaryTensor, Bytes, InPlace, Instr, Limits, Nanos, Op, OpId, Program, Role, Tensor, TensorId, Trace, layout,
-    sync, text,
+    BoundaryTensor, Bytes, InPlace, Infeasible, Instr, Limits, Link, Nanos, Op, OpId, Planned, Program, Role, Tensor,
+    TensorId, Trace, layout, planner, sync, text,
 };
 
 fn matches_golden(name: &str, found: &str) {
@@ -130,4 +134,52 @@ i2          release w1
 ";
     assert_eq!(listing, expected);
     assert_eq!(text::residency(&trace, &program).to_string().lines().count(), 2 + trace.tensors().len());
+}
+
+/// What a policy makes of a step at the lowest budget it names.
+fn lowest_plan(step: &Small, policy: &str) -> Planned {
+    // A byte takes a nanosecond, so that a copy of most tensors takes as long as an op.
+    let link = Link { out_bytes_per_s: 1e9, in_bytes_per_s: 1e9, latency: Nanos::ZERO, ..Link::PCIE3_X16 };
+    let limits = Limits { alignment: Bytes(1), link, ..Limits::with_budget(Bytes::ZERO) };
+    let planner = planner::find(policy).expect("a policy by that name");
+    let Err(Infeasible::Device { lowest, .. }) = planner.plan(&step.trace, &limits) else {
+        panic!("{} by {policy} runs without memory", step.name);
+    };
+    planner.plan(&step.trace, &Limits { device: lowest, ..limits }).expect("its lowest budget")
+}
+
+/// Figures and drawings of what the policies make of a small step.
+fn plans(policies: &[&str], step: &Small) -> String {
+    let none = lowest_plan(step, "none");
+    let mut out = format!("{}: {}\n\n", step.name, step.about);
+    for &policy in policies {
+        let planned = lowest_plan(step, policy);
+        if policy != "none" && planned == none {
+            writeln!(out, "{policy}: in no less than none\n").unwrap();
+            continue;
+        }
+        let (report, simulation) = (&planned.report, &planned.simulation);
+        let (step_time, compute_time) = (simulation.step_time.0, simulation.compute_time.0);
+        let (swap_outs, swap_ins, reruns) = (report.swap_outs, report.swap_ins, report.reruns);
+        writeln!(out, "{policy}: {} bytes; {step_time} ns for {compute_time} ns of kernels", report.arena.0).unwrap();
+        writeln!(out, "{swap_outs} copies out, {swap_ins} in, {reruns} reruns").unwrap();
+        writeln!(out, "{}", text::residency(&step.trace, &planned.synced.placed.program)).unwrap();
+    }
+    out
+}
+
+#[test]
+fn published_policies_on_small_steps() {
+    let steps = small::all();
+    assert_eq!(steps.len(), 12);
+    for step in &steps {
+        let name = format!("plans/{}.txt", step.name);
+        matches_golden(&name, &plans(&["none", "paper", "vdnn-conv", "vdnn-all", "autoswap", "capuchin"], step));
+    }
+}
+
+#[test]
+fn the_default_planner_on_small_steps() {
+    let texts: Vec<String> = small::all().iter().map(|step| plans(&["tensile"], step)).collect();
+    matches_golden("plans/tensile.txt", &texts.concat());
 }
