@@ -97,7 +97,8 @@ pub mod verify;
 mod testing;
 
 pub use baseline::{
-    AutoSwap, Capuchin, Dtr, NoEviction, Offload, Paper, PaperOptions, Retain, Score, Vdnn, max_swap_ratios,
+    AutoSwap, Capuchin, ChenSqrt, Dtr, NoEviction, Offload, Paper, PaperOptions, Retain, Score, SuperNeurons, Vdnn,
+    max_swap_ratios,
 };
 pub use check::{CheckReport, Violation, check};
 #[cfg(feature = "serde")]

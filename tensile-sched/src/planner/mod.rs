@@ -8,7 +8,7 @@ mod tensile;
 mod tests;
 pub(crate) mod walk;
 
-use crate::baseline::{AutoSwap, Capuchin, Dtr, NoEviction, Offload, Paper, Retain, Vdnn};
+use crate::baseline::{AutoSwap, Capuchin, ChenSqrt, Dtr, NoEviction, Offload, Paper, Retain, SuperNeurons, Vdnn};
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
 use crate::layout::{LayoutError, layout, layout_quickly, spread};
@@ -108,6 +108,8 @@ pub fn all() -> Vec<Box<dyn Planner>> {
         Box::new(AutoSwap::default()),
         Box::new(Capuchin),
         Box::new(Dtr),
+        Box::new(ChenSqrt),
+        Box::new(SuperNeurons),
     ]
 }
 
