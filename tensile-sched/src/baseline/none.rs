@@ -5,8 +5,8 @@ use crate::floor::{check_blocks, check_boundary};
 use crate::id::Bytes;
 use crate::limits::Limits;
 use crate::liveness::Liveness;
-use crate::planner::{Infeasible, Planned, Planner, complete, place};
-use crate::program::Placed;
+use crate::planner::{Infeasible, Planned, Planner, complete, place, place_quickly, place_thoroughly};
+use crate::program::{Placed, Program};
 use crate::trace::Trace;
 
 /// Nothing is evicted: a tensor comes with its first access and goes with its last, an op takes its input's bytes over where the input
@@ -29,7 +29,8 @@ impl Planner for NoEviction {
     }
 
     fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {
-        let placed = no_eviction(trace, limits)?;
+        // Not laid out for the budget: the arena is a property of the trace, which budgets are measured by.
+        let placed = place_thoroughly(trace, &unlimited(limits), &program(trace, limits)?)?;
         if placed.layout.arena > limits.device {
             let peak = Liveness::new(trace).peak(trace, limits);
             return Err(Infeasible::Device {
@@ -43,15 +44,28 @@ impl Planner for NoEviction {
     }
 }
 
-/// The placed program of `none`, the same at every device budget.
+/// The placed program of `none`. It fits the device budget exactly if [`NoEviction`] does.
 ///
 /// # Errors
 /// Those of a block or boundary that does not fit.
 pub(crate) fn no_eviction(trace: &Trace, limits: &Limits) -> Result<Placed, Infeasible> {
+    let program = program(trace, limits)?;
+    if limits.device == Bytes::MAX {
+        place(trace, limits, &program)
+    } else if Liveness::new(trace).peak(trace, limits).bytes > limits.device {
+        // It cannot fit, whatever its layout.
+        place_quickly(trace, limits, &program)
+    } else {
+        place_thoroughly(trace, &unlimited(limits), &program)
+    }
+}
+
+fn program(trace: &Trace, limits: &Limits) -> Result<Program, Infeasible> {
     check_blocks(trace, limits)?;
     check_boundary(trace, limits)?;
-    let live = Liveness::new(trace);
-    let program = plain_program(trace, limits, &live, Free::WhenDead);
-    // Not laid out for the budget: the arena is a property of the trace, which budgets are measured by.
-    place(trace, &Limits { device: Bytes::MAX, ..limits.clone() }, &program)
+    Ok(plain_program(trace, limits, &Liveness::new(trace), Free::WhenDead))
+}
+
+fn unlimited(limits: &Limits) -> Limits {
+    Limits { device: Bytes::MAX, ..limits.clone() }
 }

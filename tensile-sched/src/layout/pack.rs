@@ -1,12 +1,14 @@
 //! Packing: an address for each block, so that blocks that live at once do not overlap and the arena is small.
 //!
 //! This is dynamic storage allocation with known lifetimes, which is NP-hard; on training steps simple heuristics are near the lower bound. [`Skyline`] is tried with several ranks, then
-//! the best one is improved by raising the rank of the block that stands highest ("squeaky wheel"), until the arena is good enough or the work is used up.
+//! the best one is improved by raising the rank of the block that stands highest ("squeaky wheel"), until the arena is good enough or the work is used up. Where blocks are few,
+//! [`Exact`] looks for a packing that reaches the target, too.
 //!
 //! Where addresses are given and leave gaps, blocks are placed first-fit instead: several orders are
 //! tried, then the best one is improved by moving the block that broke the target forward.
 
 use super::blocks::{Block, Piece};
+use super::exact::Exact;
 use super::skyline::{Rank, Skyline};
 use crate::id::Bytes;
 
@@ -22,6 +24,8 @@ const PROMOTION: f64 = 1.5;
 const MOST_SKYLINE_VISITS: u64 = 6_000_000;
 /// The same for a quick search; about 3 ms.
 const QUICK_VISITS: u64 = 150_000;
+/// More blocks than this are not packed by backtracking.
+const FEW_BLOCKS: usize = 400;
 /// How far forward improvement moves a block, in turns: to this many quarters of its place. Found by trial.
 const JUMPS: [usize; 4] = [2, 1, 2, 0];
 /// A block with more neighbours than this is placed by a scan over everything.
@@ -40,6 +44,8 @@ pub(super) struct Effort {
     n_rounds: usize,
     /// Most tree nodes looked at, where blocks are packed from the bottom up.
     most_visits: u64,
+    /// Nodes of a search with backtracking: so many for each block, and so many over the number of blocks.
+    nodes: (u64, u64),
     /// Blocks with more neighbours are placed by a scan.
     most_neighbours: usize,
 }
@@ -53,6 +59,7 @@ impl Effort {
             round_slack: 512,
             n_rounds: MOST_ROUNDS,
             most_visits: MOST_SKYLINE_VISITS,
+            nodes: (100, 3_000_000),
             most_neighbours: MOST_NEIGHBOURS,
         }
     }
@@ -60,12 +67,17 @@ impl Effort {
     /// For the host, where a few per cent do not matter unless there is a limit.
     pub(super) fn host(limit: Bytes) -> Self {
         let n_rounds = if limit == Bytes::MAX { 0 } else { MOST_ROUNDS };
-        Self { limit: limit.0, order_slack: 32, round_slack: 32, n_rounds, ..Self::device(limit) }
+        Self { limit: limit.0, order_slack: 32, round_slack: 32, n_rounds, nodes: (0, 0), ..Self::device(limit) }
     }
 
     /// The same with few rounds of improvement: for planners, which lay out many programs and keep one.
     pub(super) fn quick(self) -> Self {
-        Self { n_rounds: self.n_rounds.min(QUICK_ROUNDS), most_visits: QUICK_VISITS, ..self }
+        Self { n_rounds: self.n_rounds.min(QUICK_ROUNDS), most_visits: QUICK_VISITS, nodes: (0, 0), ..self }
+    }
+
+    /// The same with all the work that is worth it for a program that will be kept; about a second where blocks are few and hardly fit.
+    pub(super) fn hard(self) -> Self {
+        Self { round_slack: u64::MAX, nodes: (1_000, 40_000_000), ..self }
     }
 
     /// The arena at which the search stops.
@@ -123,9 +135,23 @@ fn pack_up(blocks: &[Block], ground: Ground, n_positions: u32, bound: u64, effor
     }
     let (mut highest, ranks) = start;
     skyline.set_ranks(ranks);
-    for _ in 0..effort.n_rounds {
-        if ground.free.is_empty() || is_enough(best.arena, effort.round_slack, skyline.visits) {
+    let n_free = ground.free.len();
+    for round in 0..effort.n_rounds {
+        if n_free == 0 || is_enough(best.arena, effort.round_slack, skyline.visits) {
             break;
+        }
+        if round == QUICK_ROUNDS && n_free <= FEW_BLOCKS {
+            let goal = effort.goal(bound, effort.round_slack);
+            let n_nodes = (effort.nodes.0 * n_free as u64).min(effort.nodes.1 / n_free as u64);
+            let mut exact = Exact::new(blocks, &ground.free, n_positions);
+            if let Some(found) = exact.pack(goal - ground.base, n_nodes) {
+                for (&block, address) in ground.free.iter().zip(found) {
+                    addresses[block as usize] = ground.base + address;
+                }
+                let tops = ground.free.iter().map(|&block| addresses[block as usize] + blocks[block as usize].bytes);
+                let arena = tops.max().unwrap_or(ground.base);
+                return Packed { addresses, arena };
+            }
         }
         skyline.promote(highest, PROMOTION);
         let arena;
@@ -565,6 +591,21 @@ mod tests {
             assert_eq!(scan.addresses, mixed.addresses);
             assert_eq!(scan.addresses, neighbours.addresses);
         }
+    }
+
+    #[test]
+    fn backtracking_packs_what_ranks_do_not() {
+        let (mut n_packed, mut n_better) = (0, 0);
+        for seed in 0..30 {
+            let blocks = random_blocks(seed, 60, 40);
+            let bound = profile(&blocks, 40).into_iter().max().unwrap();
+            let with = |effort: Effort| pack(&blocks, 40, effort).unwrap();
+            let (rough, fine) = (with(Effort::device(Bytes(bound)).quick()), with(Effort::device(Bytes(bound))));
+            assert_apart(&blocks, &fine);
+            n_packed += usize::from(fine.arena == bound);
+            n_better += usize::from(fine.arena < rough.arena);
+        }
+        assert!(n_packed > 15 && n_better > 8, "{n_packed} packed, {n_better} better");
     }
 
     #[test]

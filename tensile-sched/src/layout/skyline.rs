@@ -36,7 +36,7 @@ impl Rank {
     pub(super) const ALL: [Rank; 5] = [Rank::Balanced, Rank::Area, Rank::Lifetime, Rank::Bulk, Rank::Size];
 
     /// Above zero.
-    fn of(self, bytes: u64, length: u32) -> f64 {
+    pub(super) fn of(self, bytes: u64, length: u32) -> f64 {
         let (bytes, length) = (bytes as f64, f64::from(length));
         // The last terms break ties: sizes are at most 2^50 bytes, lengths at most 2^33 positions.
         let rank = match self {

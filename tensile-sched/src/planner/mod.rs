@@ -11,7 +11,7 @@ pub(crate) mod walk;
 use crate::baseline::{AutoSwap, Capuchin, ChenSqrt, Dtr, NoEviction, Offload, Paper, Retain, SuperNeurons, Vdnn};
 use crate::check::{CheckReport, check};
 use crate::id::{Bytes, OpId};
-use crate::layout::{LayoutError, layout, layout_quickly, spread};
+use crate::layout::{LayoutError, layout, layout_quickly, layout_thoroughly, spread};
 use crate::limits::Limits;
 use crate::program::{Placed, Program, Synced};
 use crate::simulate::{Simulation, simulate};
@@ -36,6 +36,11 @@ pub(crate) fn place(trace: &Trace, limits: &Limits, program: &Program) -> Result
 /// As [`place`], with little search for a small arena.
 pub(crate) fn place_quickly(trace: &Trace, limits: &Limits, program: &Program) -> Result<Placed, Infeasible> {
     laid_out(layout_quickly(trace, program, limits))
+}
+
+/// As [`place`], with all the search that a program which will be kept is worth.
+pub(crate) fn place_thoroughly(trace: &Trace, limits: &Limits, program: &Program) -> Result<Placed, Infeasible> {
+    laid_out(layout_thoroughly(trace, program, limits))
 }
 
 fn laid_out(result: Result<Placed, LayoutError>) -> Result<Placed, Infeasible> {
