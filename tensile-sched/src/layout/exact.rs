@@ -286,3 +286,77 @@ impl Exact {
 fn is_open(address: u64, place: u32, floor: u64, last: Option<u32>) -> bool {
     address > floor || address == floor && last.is_none_or(|last| place > last)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::blocks::Piece;
+
+    /// The smallest arena over all orders in which blocks are put on each other.
+    fn smallest(blocks: &[Block], meets: &dyn Fn(&Block, &Block) -> bool, placed: &mut Vec<(usize, u64)>) -> u64 {
+        let top = |&(index, address): &(usize, u64)| address + blocks[index].bytes;
+        if placed.len() == blocks.len() {
+            return placed.iter().map(top).max().unwrap_or(0);
+        }
+        let mut least = u64::MAX;
+        for index in 0..blocks.len() {
+            if placed.iter().all(|&(other, _)| other != index) {
+                let below = placed.iter().filter(|&&(other, _)| meets(&blocks[index], &blocks[other]));
+                let address = below.map(top).max().unwrap_or(0);
+                placed.push((index, address));
+                least = least.min(smallest(blocks, meets, placed));
+                placed.pop();
+            }
+        }
+        least
+    }
+
+    #[test]
+    fn it_packs_exactly_what_can_be_packed() {
+        let mut state = 11u64;
+        let mut below = move |n: u32| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u32 % n
+        };
+        let meets = |a: &Block, b: &Block| {
+            a.pieces.iter().any(|p| b.pieces.iter().any(|q| p.start.max(q.start) < p.end.min(q.end)))
+        };
+        let mut n_above_peak = 0;
+        for _ in 0..300 {
+            let n_positions = 9;
+            let blocks: Vec<Block> = (0..6)
+                .map(|_| {
+                    let start = below(n_positions - 1);
+                    let end = start + 1 + below(n_positions - start);
+                    let is_circular = below(4) == 0 && start > 0;
+                    let pieces = if is_circular {
+                        [Piece { start, end: n_positions }, Piece { start: 0, end: below(start + 1) }]
+                    } else {
+                        [Piece { start, end }, Piece::default()]
+                    };
+                    Block { bytes: 1 + u64::from(below(6)), pieces, fixed: None }
+                })
+                .collect();
+            let indices: Vec<u32> = (0..6).collect();
+            let least = smallest(&blocks, &meets, &mut vec![]);
+            let mut exact = Exact::new(&blocks, &indices, n_positions);
+            assert!(exact.pack(least - 1, 1_000_000).is_none());
+            let found = exact.pack(least, 1_000_000).expect("there is a packing").to_vec();
+            for (a, at) in blocks.iter().zip(&found) {
+                assert!(at + a.bytes <= least);
+            }
+            for a in 0..blocks.len() {
+                for b in 0..a {
+                    let apart = found[a] + blocks[a].bytes <= found[b] || found[b] + blocks[b].bytes <= found[a];
+                    assert!(apart || !meets(&blocks[a], &blocks[b]), "{blocks:?} at {found:?}");
+                }
+            }
+            let live = |at: u32| {
+                let there = |block: &&Block| block.pieces.iter().any(|piece| piece.start <= at && at < piece.end);
+                blocks.iter().filter(there).map(|block| block.bytes).sum::<u64>()
+            };
+            n_above_peak += usize::from((0..n_positions).map(live).max() < Some(least));
+        }
+        assert!(n_above_peak > 3, "{n_above_peak} need more than their peak");
+    }
+}

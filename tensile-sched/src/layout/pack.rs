@@ -605,7 +605,7 @@ mod tests {
             n_packed += usize::from(fine.arena == bound);
             n_better += usize::from(fine.arena < rough.arena);
         }
-        assert!(n_packed > 15 && n_better > 8, "{n_packed} packed, {n_better} better");
+        assert!(n_packed > 25 && n_better > 0, "{n_packed} packed, {n_better} better");
     }
 
     #[test]
