@@ -15,7 +15,7 @@ use std::collections::BinaryHeap;
 
 use super::excess::Excess;
 use super::lane::Circle;
-use crate::id::TensorId;
+use crate::id::{OpId, TensorId};
 use crate::limits::Mode;
 use crate::liveness::AccessKind;
 use crate::planner::facts::Facts;
@@ -32,9 +32,23 @@ pub(super) struct CoverOptions {
     pub(super) margin: f64,
 }
 
+/// By tensor, factors on the scores of its evictions: what the [`search`](super::search) varies.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bias {
+    pub(super) swap: Vec<f32>,
+    pub(super) rerun: Vec<f32>,
+}
+
+impl Bias {
+    /// Scores as they are.
+    pub(super) fn none(n_tensors: usize) -> Self {
+        Self { swap: vec![1.0; n_tensors], rerun: vec![1.0; n_tensors] }
+    }
+}
+
 /// Chooses evictions so that usage stays within `caps`, as far as it can. `start` tells when each op starts (one entry more than there are ops).
-pub(super) fn cover(facts: &Facts<'_>, caps: &[u64], start: &[u64], options: CoverOptions) -> Plan {
-    let mut cover = Cover::new(facts, caps, start, options);
+pub(super) fn cover(facts: &Facts<'_>, caps: &[u64], start: &[u64], options: CoverOptions, bias: &Bias) -> Plan {
+    let mut cover = Cover::new(facts, caps, start, options, bias);
     cover.choose();
     cover.drop_redundant();
     cover.plan()
@@ -89,6 +103,7 @@ struct Cover<'a> {
     facts: &'a Facts<'a>,
     start: &'a [u64],
     options: CoverOptions,
+    bias: &'a Bias,
     /// Bytes over the cap by position.
     excess: Excess,
     gaps: Vec<Gap>,
@@ -101,6 +116,8 @@ struct Cover<'a> {
     /// Tensors with a copy on the host, each counted for the whole step, and their bytes.
     on_host: std::collections::BTreeSet<TensorId>,
     host_used: u64,
+    /// By position, bytes that chains before the op may use on the way without more than the op itself needs: its writes and workspace.
+    spare: Vec<u64>,
     marks: Marks,
 }
 
@@ -126,7 +143,7 @@ impl Ord for Entry {
 }
 
 impl<'a> Cover<'a> {
-    fn new(facts: &'a Facts<'a>, caps: &[u64], start: &'a [u64], options: CoverOptions) -> Self {
+    fn new(facts: &'a Facts<'a>, caps: &[u64], start: &'a [u64], options: CoverOptions, bias: &'a Bias) -> Self {
         let usage = facts.live.usage(facts.trace, facts.limits);
         let n_ops = facts.n_ops();
         let excess = usage.iter().take(n_ops).zip(caps).map(|(usage, &cap)| usage.0 as i64 - cap.min(1 << 60) as i64);
@@ -135,6 +152,7 @@ impl<'a> Cover<'a> {
             facts,
             start,
             options,
+            bias,
             excess: Excess::new(excess.collect()),
             gaps: Vec::new(),
             of_tensor: vec![Vec::new(); facts.trace.tensors().len()],
@@ -143,8 +161,15 @@ impl<'a> Cover<'a> {
             saved: std::collections::BTreeMap::new(),
             on_host: std::collections::BTreeSet::new(),
             host_used: 0,
+            spare: Vec::new(),
             marks: Marks::default(),
         };
+        for op in facts.trace.op_ids() {
+            let taken: u64 = facts.live.takeovers(facts.trace, op).iter().map(|pair| facts.bytes(pair.output)).sum();
+            let writes: u64 = facts.trace.op(op).writes.iter().map(|&tensor| facts.bytes(tensor)).sum();
+            cover.spare.push(writes - taken + facts.workspace[op.index()]);
+        }
+        cover.spare.push(0);
         for tensor in facts.trace.tensor_ids() {
             let accesses = facts.live.accesses(tensor);
             for pair in accesses.windows(2) {
@@ -262,16 +287,19 @@ impl<'a> Cover<'a> {
         let has_own = self.facts.role(tensor) == Role::Input || self.on_host.contains(&tensor);
         let fits_host = has_own || self.host_used + bytes <= self.facts.host_room;
         if self.facts.may_swap(tensor) && fits_host {
-            for offer in self.swap_offers(gap).into_iter().flatten() {
+            let bias = f64::from(self.bias.swap[tensor.index()]);
+            for mut offer in self.swap_offers(gap).into_iter().flatten() {
+                offer.score *= bias;
                 if best.as_ref().is_none_or(|best| offer.score > best.score) {
                     best = Some(offer);
                 }
             }
         }
-        if let Some(offer) = self.rerun_offer(gap)
-            && best.as_ref().is_none_or(|best| offer.score > best.score)
-        {
-            best = Some(offer);
+        if let Some(mut offer) = self.rerun_offer(gap) {
+            offer.score *= f64::from(self.bias.rerun[tensor.index()]);
+            if best.as_ref().is_none_or(|best| offer.score > best.score) {
+                best = Some(offer);
+            }
         }
         best.filter(|offer| offer.score > 0.0)
     }
@@ -359,6 +387,7 @@ impl<'a> Cover<'a> {
             return None;
         }
         let chain = self.chain(gap.tensor, gap.to)?;
+        let to_in_step = gap.to.min(facts.n_ops());
         let mut relief = self.excess.relief(facts.bytes(gap.tensor), gap.from + 1, gap.to);
         for &source in &chain.early {
             let of = self.gaps[source];
@@ -368,7 +397,7 @@ impl<'a> Cover<'a> {
             };
             relief -= self.excess.burden(facts.bytes(of.tensor), gap.to, high);
         }
-        relief -= chain.transient_burden;
+        relief -= self.excess.burden(chain.transient.saturating_sub(self.spare[to_in_step]), to_in_step, to_in_step + 1);
         let cost = chain.cost;
         let (low, high) = (gap.from + 1, gap.to);
         Some(Offer {
@@ -388,22 +417,21 @@ impl<'a> Cover<'a> {
         let trace = facts.trace;
         let mut marks = std::mem::take(&mut self.marks);
         marks.clear(trace.ops().len());
-        let mut chain = Chain { cost: 0.0, reads: Vec::new(), early: Vec::new(), transient_burden: 0.0 };
-        let mut n_ops = 0;
-        let mut transient = 0u64;
+        let mut chain = Chain { cost: 0.0, reads: Vec::new(), early: Vec::new(), transient: 0 };
+        let mut ops = Vec::new();
+        let wanted = tensor;
         let mut stack = vec![tensor];
         while let Some(tensor) = stack.pop() {
             let op = trace.producer(tensor).expect("only tensors that some op writes are regenerated");
             if !marks.mark(op.index()) {
                 continue;
             }
-            n_ops += 1;
-            if n_ops > LONGEST_CHAIN {
+            ops.push(op);
+            if ops.len() > LONGEST_CHAIN {
                 self.marks = marks;
                 return None;
             }
             chain.cost += trace.op(op).latency.0 as f64;
-            transient = transient.max(facts.workspace[op.index()]);
             for &source in &trace.op(op).reads {
                 let index = source.index();
                 if facts.needed_until[index] < at as i64 {
@@ -412,7 +440,6 @@ impl<'a> Cover<'a> {
                     } else {
                         stack.push(source);
                     }
-                    transient += facts.bytes(source);
                     continue;
                 }
                 let Some(gap) = self.gap_over(source, at) else { continue };
@@ -433,14 +460,36 @@ impl<'a> Cover<'a> {
             }
         }
         chain.cost = chain.cost.max(trace.op(trace.producer(tensor).expect("checked above")).latency.0 as f64);
-        if at < facts.n_ops() {
-            // The op itself has not claimed its writes and workspace yet when the chain runs.
-            let of = &trace.ops()[at];
-            let spare: u64 = of.writes.iter().map(|&tensor| facts.bytes(tensor)).sum::<u64>() + facts.workspace[at];
-            chain.transient_burden = self.excess.burden(transient.saturating_sub(spare), at, at + 1);
-        }
+        chain.transient = self.transient(&mut ops, wanted, at);
         self.marks = marks;
         Some(chain)
+    }
+
+    /// Most bytes that a chain needs on the way: values that nobody wants afterwards, and workspace.
+    fn transient(&self, ops: &mut [OpId], wanted: TensorId, at: usize) -> u64 {
+        let facts = self.facts;
+        let is_lost = |tensor: TensorId| tensor != wanted && facts.needed_until[tensor.index()] < at as i64;
+        if let [op] = ops {
+            let of = facts.trace.op(*op);
+            let lost = of.reads.iter().chain(&of.writes).filter(|&&tensor| is_lost(tensor) || scratch(facts, tensor, wanted, at));
+            return lost.map(|&tensor| facts.bytes(tensor)).sum::<u64>() + facts.workspace[op.index()];
+        }
+        ops.sort_unstable();
+        let mut now = 0;
+        let mut most = 0;
+        for (place, &op) in ops.iter().enumerate() {
+            let of = facts.trace.op(op);
+            let reads_again = |tensor: TensorId| ops[place + 1..].iter().any(|&later| facts.trace.op(later).reads.contains(&tensor));
+            let read_before = |tensor: TensorId| ops[..place].iter().any(|&before| facts.trace.op(before).reads.contains(&tensor));
+            let written: u64 = of.writes.iter().filter(|&&t| is_lost(t)).map(|&t| facts.bytes(t)).sum();
+            let scratch: u64 = of.writes.iter().filter(|&&t| scratch(facts, t, wanted, at)).map(|&t| facts.bytes(t)).sum();
+            let inputs = of.reads.iter().filter(|&&t| is_lost(t) && facts.role(t) == Role::Input && !read_before(t));
+            now += written + inputs.map(|&t| facts.bytes(t)).sum::<u64>();
+            most = most.max(now + scratch + facts.workspace[op.index()]);
+            let gone = of.reads.iter().chain(&of.writes).filter(|&&t| is_lost(t) && !reads_again(t));
+            now = now.saturating_sub(gone.map(|&t| facts.bytes(t)).sum());
+        }
+        most
     }
 
     /// The gap of a tensor that is open at a position.
@@ -491,6 +540,10 @@ impl<'a> Cover<'a> {
                 for read in chain.reads {
                     self.split(read, to);
                 }
+                let at = to.min(self.facts.n_ops());
+                let more = chain.transient.saturating_sub(self.spare[at]);
+                self.excess.change(more as i64, at, at + 1);
+                self.spare[at] += more;
                 self.gaps[gap].choice = Choice::Rerun;
             }
         }
@@ -587,6 +640,11 @@ impl<'a> Cover<'a> {
     }
 }
 
+/// Whether a rerun's write is there already when it runs for another output.
+fn scratch(facts: &Facts<'_>, tensor: TensorId, wanted: TensorId, at: usize) -> bool {
+    tensor != wanted && facts.needed_until[tensor.index()] >= at as i64 && facts.trace.producer(tensor) == facts.trace.producer(wanted)
+}
+
 /// What a chain of reruns needs.
 struct Chain {
     /// Latencies, and copies of sources that are on the host.
@@ -595,6 +653,6 @@ struct Chain {
     reads: Vec<usize>,
     /// Gaps of sources that have been evicted, which come back here.
     early: Vec<usize>,
-    /// Bytes over budget at this position while the chain runs.
-    transient_burden: f64,
+    /// Most bytes on the way, beside what is there before and after.
+    transient: u64,
 }

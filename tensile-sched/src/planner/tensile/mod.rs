@@ -11,6 +11,7 @@
 mod caps;
 mod cover;
 mod excess;
+mod ideal;
 mod lane;
 mod prefetch;
 mod search;
@@ -62,30 +63,31 @@ impl Planner for Tensile {
     }
 
     fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {
-        let least = match limits.mode {
-            Mode::Recompute => Some(least_recomputing(trace, limits)?),
-            Mode::Swap | Mode::Both => None,
-        };
-        let floor = match &least {
-            Some((floor, _)) => *floor,
-            None => floor(trace, limits)?,
-        };
-        if limits.device < floor.bytes {
-            return Err(floor.infeasible(trace, limits));
+        if limits.mode != Mode::Recompute {
+            let floor = floor(trace, limits)?;
+            if limits.device < floor.bytes {
+                return Err(floor.infeasible(trace, limits));
+            }
         }
         let unlimited = no_eviction(trace, limits)?;
         if unlimited.layout.arena <= limits.device {
             return complete(trace, limits, unlimited);
         }
         let facts = Facts::new(trace, limits);
-        let mut search = Search::new(&facts, &self.options);
+        let mut search = Search::new(&facts);
         search.run();
         if let Some(found) = search.best {
             return complete(trace, limits, found.placed);
         }
-        let last_resort = match least {
-            Some((_, placed)) => placed,
-            None => packed(&facts)?,
+        let last_resort = match limits.mode {
+            Mode::Recompute => {
+                let (floor, placed) = least_recomputing(trace, limits)?;
+                if limits.device < floor.bytes {
+                    return Err(floor.infeasible(trace, limits));
+                }
+                placed
+            }
+            Mode::Swap | Mode::Both => packed(&facts)?,
         };
         if limits.mode != Mode::Both || last_resort.layout.host_arena <= limits.host {
             return complete(trace, limits, last_resort);
@@ -107,10 +109,14 @@ pub(crate) fn recompute_floor(trace: &Trace, limits: &Limits) -> Result<Floor, I
     least_recomputing(trace, limits).map(|(floor, _)| floor)
 }
 
-/// Steps of the search for the smallest arena by recomputation.
-const FLOOR_STEPS: usize = 10;
+/// Caps that are tried for the smallest arena by recomputation: this many, evenly from the least conceivable up.
+const FLOOR_CAPS: u64 = 40;
+/// Part of the way from there to `none`'s arena that they cover.
+const FLOOR_RANGE: u64 = 2;
+/// The search ends when this many caps in a row have given nothing smaller.
+const MOST_WORSE: usize = 6;
 
-/// The program with the smallest arena that recomputes and does not swap, among those that bisection over a flat cap meets, `none`'s included.
+/// The program with the smallest arena that recomputes and does not swap, among those of a row of flat caps, `none`'s included.
 ///
 /// The search never looks at the budget, so the same program is there at every budget.
 fn least_recomputing(trace: &Trace, limits: &Limits) -> Result<(Floor, Placed), Infeasible> {
@@ -118,31 +124,26 @@ fn least_recomputing(trace: &Trace, limits: &Limits) -> Result<(Floor, Placed), 
     let mut best = no_eviction(trace, &limits)?;
     let facts = Facts::new(trace, &limits);
     let persistent: Bytes = trace.tensor_ids().filter(|&t| facts.is_persistent(t)).map(|t| Bytes(facts.bytes(t))).sum();
-    let mut low = trace.op_ids().map(|op| working_set(trace, &limits, op)).max().unwrap_or_default().max(persistent).0;
-    let mut high = best.layout.arena.0;
-    for _ in 0..FLOOR_STEPS {
-        if low >= high {
-            break;
-        }
-        let middle = low + (high - low) / 2;
-        let caps = Caps::new(&facts, middle);
-        let arenas = [true, false].map(|is_planned| {
+    let low = trace.op_ids().map(|op| working_set(trace, &limits, op)).max().unwrap_or_default().max(persistent).0;
+    let high = best.layout.arena.0.max(low);
+    let mut n_worse = 0;
+    for step in 0..=FLOOR_CAPS {
+        let cap = low + (high - low) / FLOOR_RANGE * step / FLOOR_CAPS;
+        let caps = Caps::new(&facts, cap);
+        let mut is_better = false;
+        for is_planned in [true, false] {
             let is_planned = is_planned && limits.boundary.is_none() && facts.n_ops() > 0;
-            let recipe = Recipe { lane_price: 0.0, margin: 1.0, is_planned };
-            let program = make(&facts, recipe, &caps.values, &facts.start)?;
-            place(trace, &Limits { device: Bytes(middle), ..limits.clone() }, &program).ok()
-        });
-        let mut fits = false;
-        for placed in arenas.into_iter().flatten() {
-            fits |= placed.layout.arena.0 <= middle;
+            let recipe = Recipe { is_planned, ..Recipe::plain(&facts, 0.0) };
+            let Some(program) = make(&facts, &recipe, &caps.values, &facts.start) else { continue };
+            let placed = place(trace, &Limits { device: Bytes(cap), ..limits.clone() }, &program)?;
             if placed.layout.arena < best.layout.arena {
                 best = placed;
+                is_better = true;
             }
         }
-        if fits {
-            high = middle;
-        } else {
-            low = middle + 1;
+        n_worse = if is_better || best.layout.arena.0 == high { 0 } else { n_worse + 1 };
+        if n_worse >= MOST_WORSE {
+            break;
         }
     }
     let op = facts.live.peak(trace, &limits).op;

@@ -43,7 +43,7 @@ pub(super) fn prefetch(facts: &Facts<'_>, program: &Program, caps: &[u64], margi
 }
 
 /// Bytes below the cap while each instruction takes effect: claims count, what it gives up still counts as well.
-fn free_bytes(facts: &Facts<'_>, program: &Program, caps: &[u64]) -> Vec<u64> {
+pub(super) fn free_bytes(facts: &Facts<'_>, program: &Program, caps: &[u64]) -> Vec<u64> {
     let mut resident = vec![false; facts.trace.tensors().len()];
     let mut used = 0;
     for entry in &program.boundary {

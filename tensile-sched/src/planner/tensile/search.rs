@@ -1,14 +1,18 @@
-//! Many programs, one winner: recipes are tried, the simulator judges.
+//! Many programs, one winner: recipes are varied, the simulator judges.
 //!
 //! ```text
-//! recipe ── cover ── walk ── prefetch ── layout ──► does it fit?  no: tighten the caps where it does not, and again
-//!                                          │ yes
-//!                                        sync ── simulate ──► the fastest is kept
+//! recipe ── cover ── walk ── prefetch ── ideal ──► how fast without addresses      (cheap: hundreds of recipes)
+//!   ▲ vary                        │
+//!   └──── the best so far ◄── layout ──► does it fit?  no: tighten the caps where it does not, and again
+//!                                 │ yes
+//!                               sync ── simulate ──► the fastest is kept            (dear: some dozens)
 //! ```
+//!
+//! All work is counted in accesses and instructions, never in time, so that equal input gives equal output.
 
-use super::TensileOptions;
 use super::caps::Caps;
-use super::cover::{CoverOptions, cover};
+use super::cover::{Bias, CoverOptions, cover};
+use super::ideal::ideal;
 use super::prefetch::prefetch;
 use crate::id::{Bytes, Nanos};
 use crate::planner::facts::Facts;
@@ -19,7 +23,7 @@ use crate::simulate::{Simulation, simulate};
 use crate::sync::sync;
 
 /// How to make a program.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Recipe {
     /// Price of a nanosecond of a copy lane, in nanoseconds of the step.
     pub(super) lane_price: f64,
@@ -27,6 +31,18 @@ pub(super) struct Recipe {
     pub(super) margin: f64,
     /// Whether evictions are chosen ahead of the walk.
     pub(super) is_planned: bool,
+    /// Part of the caps that is used.
+    pub(super) share: f64,
+    pub(super) bias: Bias,
+}
+
+impl Recipe {
+    /// One without bias.
+    pub(super) fn plain(facts: &Facts<'_>, lane_price: f64) -> Self {
+        let is_planned = facts.limits.boundary.is_none() && facts.n_ops() > 0;
+        let bias = Bias::none(facts.trace.tensors().len());
+        Self { lane_price, margin: 1.0, is_planned, share: 1.0, bias }
+    }
 }
 
 /// A program within the budgets.
@@ -36,153 +52,238 @@ pub(super) struct Found {
     recipe: Recipe,
 }
 
+/// Prices of a copy lane that are tried.
+const LANE_PRICES: [f64; 5] = [0.02, 0.1, 0.5, 1.0, 0.0];
 /// Most rounds of tightening caps for one recipe.
 const MOST_ROUNDS: usize = 10;
-/// Rounds that show how good a recipe is.
-const FIRST_ROUNDS: usize = 2;
-/// Recipes that are then followed until they fit.
-const MOST_CHOSEN: usize = 2;
 /// Most instructions laid out by one search; a thorough layout counts [`THOROUGH`] times.
-const MOST_WORK: usize = 300_000;
+const MOST_LAID_OUT: usize = 300_000;
 const THOROUGH: usize = 5;
-/// An arena of more than this many quarters of the budget is not worth tightening caps for, and after so many of those the search ends.
+/// Most accesses of the trace that are gone through by trying recipes, and most recipes.
+const MOST_ACCESSES: usize = 500_000;
+const MOST_RECIPES: usize = 400;
+/// An arena of more than this many quarters of the budget is not worth tightening caps for.
 const HOPELESS_QUARTERS: u64 = 5;
-const MOST_HOPELESS: usize = 3;
-/// Beyond this many ops, fewer recipes are tried.
-const MANY_OPS: usize = 2000;
 
 pub(super) struct Search<'a> {
     facts: &'a Facts<'a>,
-    options: &'a TensileOptions,
     pub(super) best: Option<Found>,
     /// The smallest host arena of programs that fit the device but not the host.
     pub(super) least_host: Option<Bytes>,
     /// Instructions laid out so far.
-    work: usize,
-    /// Programs whose arena was far above the budget.
-    n_hopeless: usize,
-    /// Programs laid out so far: recipes often agree.
-    tried: Vec<Program>,
+    n_laid_out: usize,
+    /// When ops start, as the covers see it.
+    start: Vec<u64>,
 }
 
-/// A recipe that does not fit yet.
-struct Open {
+/// A recipe tried without a layout.
+struct Tried {
     recipe: Recipe,
-    caps: Caps,
+    program: Program,
     time: Nanos,
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(facts: &'a Facts<'a>, options: &'a TensileOptions) -> Self {
-        Self { facts, options, best: None, least_host: None, work: 0, n_hopeless: 0, tried: Vec::new() }
+    pub(super) fn new(facts: &'a Facts<'a>) -> Self {
+        Self { facts, best: None, least_host: None, n_laid_out: 0, start: facts.start.clone() }
+    }
+
+    /// One recipe, until it fits; others only if none does.
+    pub(super) fn run_fast(&mut self) {
+        for recipe in self.plain_recipes() {
+            let caps = Caps::new(self.facts, self.facts.budget().0);
+            self.fit(recipe, caps);
+            if self.best.is_some() {
+                return;
+            }
+        }
     }
 
     /// Looks for the fastest program within the budgets.
     pub(super) fn run(&mut self) {
-        let facts = self.facts;
-        let is_planned = facts.limits.boundary.is_none() && facts.n_ops() > 0;
-        let is_large = facts.n_ops() > MANY_OPS;
-        let n_prices = if is_large { 1 } else { self.options.lane_prices.len() };
-        let recipe = |&lane_price: &f64| Recipe { lane_price, margin: 1.0, is_planned };
-        let mut recipes: Vec<Recipe> = self.options.lane_prices[..n_prices].iter().map(recipe).collect();
-        self.try_all(&recipes, &facts.start);
-        if self.best.is_none() && is_planned {
-            recipes.truncate(2);
-            recipes.iter_mut().for_each(|recipe| recipe.is_planned = false);
-            self.try_all(&recipes, &facts.start);
-        }
-        for _ in 0..if is_large { 1 } else { self.options.n_refinements } {
-            let Some(best) = &self.best else { break };
-            let before = best.simulation.step_time;
-            let recipe = best.recipe;
-            let start = starts(facts, best);
-            let mut recipes = vec![Recipe { is_planned, ..recipe }];
-            if !is_large {
-                recipes.push(Recipe { is_planned, margin: self.options.margin, ..recipe });
-                recipes.push(Recipe { is_planned, lane_price: recipe.lane_price / 2.0, ..recipe });
-                recipes.push(Recipe { is_planned, lane_price: recipe.lane_price * 2.0, ..recipe });
-            }
-            self.try_all(&recipes, &start);
-            if self.best.as_ref().is_none_or(|best| best.simulation.step_time >= before) {
+        let flat = Caps::new(self.facts, self.facts.budget().0);
+        let mut tried: Vec<Tried> =
+            self.plain_recipes().into_iter().filter_map(|recipe| self.try_out(recipe, &flat.values)).collect();
+        tried.sort_by_key(|tried| tried.time);
+        let mut caps = None;
+        for Tried { recipe, .. } in tried {
+            caps = self.fit(recipe, flat.clone());
+            if caps.is_some() {
                 break;
             }
         }
-    }
-
-    /// Tries the first recipe until it fits, the others for a few rounds; then sees to it that the most promising of those fit as well.
-    fn try_all(&mut self, recipes: &[Recipe], start: &[u64]) {
-        let mut open = Vec::new();
-        for (index, &recipe) in recipes.iter().enumerate() {
-            let caps = Caps::new(self.facts, self.facts.budget().0);
-            let n_rounds = if index == 0 { MOST_ROUNDS } else { FIRST_ROUNDS };
-            open.extend(self.attempt(recipe, start, caps, n_rounds));
-        }
-        open.sort_by_key(|open: &Open| open.time);
-        for Open { recipe, caps, time } in open.into_iter().take(MOST_CHOSEN) {
-            if self.best.as_ref().is_none_or(|best| time < best.simulation.step_time) {
-                self.attempt(recipe, start, caps, MOST_ROUNDS);
-            }
+        if let Some(caps) = caps {
+            self.vary(caps);
         }
     }
 
-    /// Makes programs under ever tighter caps until one fits. If none does, the last one's caps and time.
-    fn attempt(&mut self, recipe: Recipe, start: &[u64], mut caps: Caps, n_rounds: usize) -> Option<Open> {
+    /// Without bias: planned covers at all prices, and the walk alone.
+    fn plain_recipes(&self) -> Vec<Recipe> {
+        let plain = LANE_PRICES.map(|price| Recipe::plain(self.facts, price));
+        let alone = LANE_PRICES[..2].iter().map(|&price| Recipe { is_planned: false, ..Recipe::plain(self.facts, price) });
+        let planned = plain.into_iter().filter(|recipe| recipe.is_planned);
+        planned.chain(alone).collect()
+    }
+
+    fn try_out(&self, recipe: Recipe, caps: &[u64]) -> Option<Tried> {
+        let program = make(self.facts, &recipe, caps, &self.start)?;
+        let (program, simulation) = ideal(self.facts, program);
+        Some(Tried { recipe, program, time: simulation.step_time })
+    }
+
+    /// Makes programs under ever tighter caps until one fits the device; the caps under which it does.
+    fn fit(&mut self, recipe: Recipe, mut caps: Caps) -> Option<Caps> {
         let facts = self.facts;
         let budget = facts.budget();
-        for round in 0..n_rounds {
-            let program = make(facts, recipe, &caps.values, start)?;
-            let n_instrs = program.instrs.len();
-            if self.work + n_instrs > MOST_WORK || self.n_hopeless >= MOST_HOPELESS || self.tried.contains(&program) {
-                return None;
-            }
-            self.work += n_instrs;
-            let mut placed = place_quickly(facts.trace, facts.limits, &program).ok()?;
-            let is_close = placed.layout.arena.0 <= budget.0 + budget.0 / 50;
-            let is_worth_it = is_close && n_rounds > FIRST_ROUNDS;
-            if placed.layout.arena > budget && is_worth_it && self.work + THOROUGH * n_instrs <= MOST_WORK {
-                self.work += THOROUGH * n_instrs;
-                placed = place(facts.trace, facts.limits, &program).ok()?;
-            }
-            self.tried.push(program);
+        for round in 0..MOST_ROUNDS {
+            let program = make(facts, &recipe, &caps.values, &self.start)?;
+            let placed = self.lay_out(&program, round > 1)?;
             if placed.layout.arena <= budget {
                 self.offer(recipe, placed);
-                return None;
+                return Some(caps);
             }
             if placed.layout.arena.0 / HOPELESS_QUARTERS > budget.0 / 4 {
-                self.n_hopeless += 1;
                 return None;
             }
             caps.tighten(facts, &placed, 1.0 + round as f64 / 2.0);
-            if round + 1 == n_rounds {
-                let time = simulate(facts.trace, &sync(facts.trace, placed), &facts.limits.link).step_time;
-                return Some(Open { recipe, caps, time });
-            }
         }
         None
     }
 
-    /// Keeps a program that fits the device, if it fits the host and is the fastest so far.
-    fn offer(&mut self, recipe: Recipe, placed: Placed) {
+    /// Addresses for a program; more thoroughly where they are nearly good enough. None if there has been enough work.
+    fn lay_out(&mut self, program: &Program, thoroughly: bool) -> Option<Placed> {
+        let facts = self.facts;
+        let budget = facts.budget();
+        let n_instrs = program.instrs.len();
+        if self.n_laid_out + n_instrs > MOST_LAID_OUT {
+            return None;
+        }
+        self.n_laid_out += n_instrs;
+        let placed = place_quickly(facts.trace, facts.limits, program).ok()?;
+        let is_close = placed.layout.arena > budget && placed.layout.arena.0 <= budget.0 + budget.0 / 50;
+        if !thoroughly || !is_close || self.n_laid_out + THOROUGH * n_instrs > MOST_LAID_OUT {
+            return Some(placed);
+        }
+        self.n_laid_out += THOROUGH * n_instrs;
+        place(facts.trace, facts.limits, program).ok()
+    }
+
+    /// Keeps a program that fits the device, if it fits the host and is the fastest so far; whether it is.
+    fn offer(&mut self, recipe: Recipe, placed: Placed) -> bool {
         let facts = self.facts;
         let host = placed.layout.host_arena;
         if host > facts.limits.host {
             self.least_host = Some(self.least_host.map_or(host, |least| least.min(host)));
-            return;
+            return false;
         }
         let synced = sync(facts.trace, placed);
-        let simulation = simulate(facts.trace, &synced, &facts.limits.link);
-        if self.best.as_ref().is_none_or(|best| simulation.step_time < best.simulation.step_time) {
-            self.best = Some(Found { placed: synced.placed, simulation, recipe });
+        let mut simulation = simulate(facts.trace, &synced, &facts.limits.link);
+        let mut placed = synced.placed;
+        if !simulation.stalls.is_empty()
+            && let Ok(apart) = crate::layout::spread(facts.trace, placed.clone(), facts.limits)
+        {
+            let other = sync(facts.trace, apart);
+            let other_simulation = simulate(facts.trace, &other, &facts.limits.link);
+            if other_simulation.step_time < simulation.step_time {
+                (placed, simulation) = (other.placed, other_simulation);
+            }
         }
+        let is_best = self.best.as_ref().is_none_or(|best| simulation.step_time < best.simulation.step_time);
+        if is_best {
+            self.best = Some(Found { placed, simulation, recipe });
+        }
+        is_best
+    }
+
+    /// Varies the best recipe: what is faster without addresses is laid out.
+    fn vary(&mut self, mut caps: Caps) {
+        let facts = self.facts;
+        let n_accesses: usize = facts.trace.tensor_ids().map(|tensor| facts.live.accesses(tensor).len()).sum();
+        let n_recipes = MOST_RECIPES.min(MOST_ACCESSES / n_accesses.max(1));
+        let Some(best) = &self.best else { return };
+        let Some(mut lead) = self.try_out(best.recipe.clone(), &caps.values) else { return };
+        let mut chance = Chance::new();
+        let mut n_failed = 0;
+        for number in 0..n_recipes {
+            let recipe = chance.variation(&lead.recipe, number);
+            let Some(tried) = self.try_out(recipe, &caps.values) else { continue };
+            if std::env::var("DBG").is_ok() { eprint!("{:.2} ", (tried.time.0 as f64 / facts.step_time() as f64 - 1.0) * 100.0); }
+            if tried.time >= lead.time {
+                continue;
+            }
+            lead = tried;
+            if self.best.as_ref().is_some_and(|best| lead.time >= best.simulation.step_time) {
+                continue;
+            }
+            let Some(placed) = self.lay_out(&lead.program, true) else { break };
+            if placed.layout.arena <= facts.budget() {
+                if std::env::var("DBG").is_ok() { eprintln!("{number} fits {:.2}", (lead.time.0 as f64 / facts.step_time() as f64 - 1.0) * 100.0); }
+                self.offer(lead.recipe.clone(), placed);
+            } else {
+                if std::env::var("DBG").is_ok() { eprintln!("{number} no fit {:.4}", placed.layout.arena.0 as f64 / facts.budget().0 as f64); }
+                n_failed += 1;
+                caps.tighten(facts, &placed, 1.0);
+                let Some(again) = self.try_out(lead.recipe.clone(), &caps.values) else { continue };
+                lead = again;
+            }
+        }
+        let _ = n_failed;
+        // The last leader may have failed by a little.
+        self.fit(lead.recipe, caps);
+    }
+}
+
+/// Deterministic random numbers, for variations.
+struct Chance {
+    state: u64,
+}
+
+impl Chance {
+    fn new() -> Self {
+        Self { state: 0x9e37_79b9_7f4a_7c15 }
+    }
+
+    /// In 0..1.
+    fn next(&mut self) -> f64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Another recipe near one.
+    fn variation(&mut self, of: &Recipe, number: usize) -> Recipe {
+        let mut recipe = of.clone();
+        let share = [0.05, 0.2, 0.02, 0.5][number % 4];
+        let strength = [3.0, 1.0][number / 4 % 2];
+        for bias in recipe.bias.swap.iter_mut().chain(&mut recipe.bias.rerun) {
+            if self.next() < share {
+                *bias = (*bias * ((self.next() * 2.0 - 1.0) * strength).exp() as f32).clamp(1e-3, 1e3);
+            }
+        }
+        match number % 6 {
+            0 => recipe.lane_price = LANE_PRICES[(self.next() * 4.99) as usize],
+            2 => recipe.margin = [1.0, 1.1, 1.25][(self.next() * 2.99) as usize],
+            4 => recipe.share = [1.0, 0.98, 0.95, 0.9][(self.next() * 3.99) as usize],
+            _ => {}
+        }
+        recipe
     }
 }
 
 /// One program by a recipe, if the walk gets through.
-pub(super) fn make(facts: &Facts<'_>, recipe: Recipe, caps: &[u64], start: &[u64]) -> Option<Program> {
+pub(super) fn make(facts: &Facts<'_>, recipe: &Recipe, caps: &[u64], start: &[u64]) -> Option<Program> {
+    let scaled: Vec<u64>;
+    let caps = if recipe.share < 1.0 {
+        scaled = caps.iter().map(|&cap| (cap as f64 * recipe.share) as u64).collect();
+        &scaled
+    } else {
+        caps
+    };
     let weights = Weights::new(facts.trace.tensors().len(), recipe.lane_price);
     let program = if recipe.is_planned {
         let options = CoverOptions { lane_price: recipe.lane_price, margin: recipe.margin };
-        let plan = cover(facts, caps, start, options);
+        let plan = cover(facts, caps, start, options, &recipe.bias);
         let boundary = Boundary::Closed { residents: plan.residents.clone(), saved: plan.saved.clone() };
         lower(facts, &weights, caps, &boundary, Some(&plan)).ok()?.program
     } else {
@@ -202,6 +303,7 @@ fn periodic(facts: &Facts<'_>, weights: &Weights, caps: &[u64]) -> Option<Progra
 }
 
 /// When each op starts in a simulated step, from the first one on; then the step time.
+#[allow(dead_code)]
 fn starts(facts: &Facts<'_>, found: &Found) -> Vec<u64> {
     let spans = found.placed.program.instrs.iter().zip(&found.simulation.spans);
     let runs: Vec<i64> =
