@@ -115,7 +115,9 @@ struct Walk<'a> {
     updated: Vec<Option<InstrId>>,
     /// Where each op ran.
     ran: Vec<Option<InstrId>>,
-    next_op: usize,
+    /// Ops that update each tensor, in the order of the trace, and how many of them have run.
+    update_ops: Vec<Vec<OpId>>,
+    n_updated: Vec<usize>,
     /// Whether the input has been swapped in before.
     arrived: Vec<bool>,
     device_spans: Spans<Owner>,
@@ -142,7 +144,8 @@ impl<'a> Walk<'a> {
             own_slot: vec![None; n_tensors],
             updated: vec![None; n_tensors],
             ran: vec![None; trace.ops().len()],
-            next_op: 0,
+            update_ops: vec![Vec::new(); n_tensors],
+            n_updated: vec![0; n_tensors],
             arrived: vec![false; n_tensors],
             device_spans: Spans::new(),
             own_spans: Spans::new(),
@@ -151,6 +154,11 @@ impl<'a> Walk<'a> {
             report: CheckReport { arena: layout.arena, host_arena: layout.host_arena, ..CheckReport::default() },
             violations: Vec::new(),
         };
+        for op in trace.op_ids() {
+            for tensor in &trace.op(op).updates {
+                walk.update_ops[tensor.index()].push(op);
+            }
+        }
         if layout.arena > limits.device {
             walk.violations.push(Violation::OverDevice { arena: layout.arena, budget: limits.device });
         }
@@ -224,12 +232,24 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Each op runs once, and meets the versions of the trace.
     fn run_order(&mut self, at: InstrId, id: OpId) {
-        if id.index() != self.next_op {
-            let expected = (self.next_op < self.ran.len()).then(|| OpId::from_index(self.next_op));
-            self.violations.push(Violation::RunOrder { instr: at, op: self.op(id), expected });
+        if let Some(ran) = self.ran[id.index()] {
+            self.violations.push(Violation::RunTwice { instr: at, op: self.op(id), ran });
+            return;
         }
-        self.next_op = self.next_op.max(id.index() + 1);
+        let op = self.trace.op(id);
+        for &tensor in op.reads.iter().chain(&op.updates) {
+            let expected = self.update_ops[tensor.index()].partition_point(|&update| update < id);
+            let found = self.n_updated[tensor.index()];
+            if expected != found {
+                let (op, tensor) = (self.op(id), self.tensor(tensor));
+                self.violations.push(Violation::Version { instr: at, op, tensor, expected, found });
+            }
+        }
+        for tensor in &op.updates {
+            self.n_updated[tensor.index()] += 1;
+        }
     }
 
     fn rerun_legality(&mut self, at: InstrId, id: OpId) {

@@ -28,14 +28,14 @@ impl Floor {
     }
 }
 
-/// The least device budget under which `Tensile` plans a step; it plans at every budget from there up, and at none below.
+/// The least device budget under which `Tensile` is sure to plan a step; it plans at every budget from there up.
 ///
 /// - With swapping: the largest working set of one op, that is its reads, writes, updates and workspace, each in-place pair counted once,
 ///   everything rounded up to the alignment. No program of any planner runs in less. Everything else can be on the host while the op
-///   runs. If it is more, what must be on the device at the end: kept tensors together with the residents of a given boundary at
+///   runs. No plan succeeds below. If it is more, what must be on the device at the end: kept tensors together with the residents of a given boundary at
 ///   their addresses.
 /// - By recomputation alone ([`Mode::Recompute`]) no such closed form is known. The floor is the arena of the smallest program that a fixed, budget-independent
-///   search finds (`recompute_floor` in `planner/tensile/mod.rs`), so that it is exact for `Tensile` by construction; another planner may go below.
+///   search finds (`recompute_floor` in `planner/tensile/mod.rs`). A plan for a budget a little below may succeed all the same, for it tries other programs.
 ///
 /// `limits.device` and `limits.host` are not looked at. Linear in the number of accesses with swapping; some dozens of planning passes without.
 ///

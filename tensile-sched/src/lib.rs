@@ -108,7 +108,7 @@ pub use id::{Bytes, InstrId, Nanos, OpId, TensorId};
 pub use layout::{LayoutError, layout, spread};
 pub use limits::{Duplex, Limits, Link, Mode};
 pub use liveness::Liveness;
-pub use planner::{Infeasible, Planned, Planner, Tensile, TensileOptions};
+pub use planner::{Effort, FrontierPoint, Infeasible, Planned, Planner, Tensile, frontier, least_memory};
 pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
 pub use simulate::{Simulation, Span, Stall, simulate};
 pub use sync::sync;

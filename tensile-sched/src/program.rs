@@ -17,8 +17,9 @@
 //! - [`Instr::SwapIn`] claims the tensor's device bytes; the tensor must not be on the device, and its host copy must
 //!   be valid.
 //! - [`Instr::Run`] and [`Instr::Rerun`] claim the device bytes of the op's writes and of its workspace. Reads and
-//!   updates must be on the device, in the version that this access sees in the original order of ops. `Run` stands
-//!   exactly once for every op, in the order of the trace. `Rerun` may stand anywhere after the `Run` of its op, if the op is replayable and
+//!   updates must be on the device, in the version that this access sees in the order of the trace: `Run` stands exactly once for every op, and the
+//!   order of the `Run`s may differ from that of the trace as far as each op still meets the same values: what it reads has been written, and of each persistent tensor it accesses exactly
+//!   those updates have run that stand before it in the trace. `Rerun` may stand anywhere after the `Run` of its op, if the op is replayable and
 //!   every persistent tensor it reads has not been updated since that `Run`.
 //!   A write whose tensor is on the device already (possible in a `Rerun` only) goes to *scratch*: bytes of its own that live during
 //!   this instruction only. The workspace lives during the instruction only, too.

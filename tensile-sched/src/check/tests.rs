@@ -169,12 +169,15 @@ fn shape() {
 
 #[test]
 fn order_and_versions() {
-    refuses("i1: runs op1 'relu', but Some(op0) is next", |p, _| p.program.instrs.swap(1, 3));
+    refuses("i1: needs t3 'h' on the device, where it is not", |p, _| {
+        p.program.instrs.swap(1, 3);
+        p.layout.placements.swap(1, 3);
+    });
     refuses("i1: there is no op9; the trace has 4 ops", |p, _| p.program.instrs[1] = run(9));
     refuses("i2: there is no tensor t9; the trace has 6 tensors", |p, _| {
         p.program.instrs[2] = Instr::Release(TensorId(9));
     });
-    refuses("i6: runs op0 'matmul', but Some(op2) is next", |p, _| p.program.instrs[6] = run(0));
+    refuses("i6: runs op0 'matmul', which has run at i1 already", |p, _| p.program.instrs[6] = run(0));
     refuses("i1: reruns op0 'matmul', which has not run yet", |p, _| {
         p.program.instrs[1] = p.program.instrs[6].clone();
     });
@@ -193,6 +196,38 @@ fn order_and_versions() {
             p.layout.placements.insert(14, on(&[1], Some(2), None));
         },
     );
+}
+
+/// `y = w; z = w; w updated; u = w`: the first two may change places, but none of them may change places with the update.
+#[test]
+fn ops_run_in_any_order_that_keeps_versions() {
+    let tensors = vec![
+        tensor("w", Role::Parameter),
+        tensor("y", Role::Activation),
+        tensor("z", Role::Activation),
+        tensor("u", Role::Activation),
+    ];
+    let id = TensorId;
+    let ops = vec![
+        op("y", &[W], &[id(1)], &[]),
+        op("z", &[W], &[id(2)], &[]),
+        op("step", &[], &[], &[W]),
+        op("u", &[W], &[id(3)], &[]),
+    ];
+    let trace = Trace::new(tensors, ops).unwrap();
+    let checked = |order: [u32; 4]| {
+        let boundary = vec![BoundaryTensor { tensor: W, host_valid: false }];
+        let program = Program { boundary, instrs: order.map(run).into() };
+        let placed = crate::layout::layout(&trace, &program, &Limits::unlimited()).unwrap();
+        check(&trace, &placed, &Limits::unlimited())
+    };
+    assert!(checked([0, 1, 2, 3]).is_ok());
+    assert!(checked([1, 0, 2, 3]).is_ok());
+    let faults = checked([0, 2, 1, 3]).unwrap_err();
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].to_string(), "i2: runs op1 'z', which accesses t0 'w' after 0 of its updates, but 1 have run");
+    let faults = checked([0, 1, 3, 2]).unwrap_err();
+    assert_eq!(faults[0].to_string(), "i2: runs op3 'u', which accesses t0 'w' after 1 of its updates, but 0 have run");
 }
 
 #[test]

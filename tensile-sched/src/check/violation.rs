@@ -186,15 +186,29 @@ pub enum Violation {
         /// How many there are.
         found: usize,
     },
-    /// A `Run` out of the order of the trace, or a second one.
-    #[error("{instr}: runs {op}, but {expected:?} is next")]
-    RunOrder {
+    /// A second `Run` of an op.
+    #[error("{instr}: runs {op}, which has run at {ran} already")]
+    RunTwice {
         /// The instruction.
         instr: InstrId,
         /// The op it runs.
         op: NamedOp,
-        /// The op due next; none if all have run.
-        expected: Option<OpId>,
+        /// Its first `Run`.
+        ran: InstrId,
+    },
+    /// A `Run` that would meet another version of a persistent tensor than in the order of the trace.
+    #[error("{instr}: runs {op}, which accesses {tensor} after {expected} of its updates, but {found} have run")]
+    Version {
+        /// The instruction.
+        instr: InstrId,
+        /// The op it runs.
+        op: NamedOp,
+        /// The tensor.
+        tensor: NamedTensor,
+        /// Updates of the tensor that stand before the op in the trace.
+        expected: usize,
+        /// Updates that have run.
+        found: usize,
     },
     /// An op that never runs.
     #[error("{op} never runs")]

@@ -1,6 +1,7 @@
 //! Planners: from a trace and limits to a program.
 
 pub(crate) mod facts;
+mod frontier;
 mod packed;
 pub(crate) mod plan;
 mod tensile;
@@ -10,7 +11,7 @@ pub(crate) mod walk;
 
 use crate::baseline::{AutoSwap, Capuchin, ChenSqrt, Dtr, NoEviction, Offload, Paper, Retain, SuperNeurons, Vdnn};
 use crate::check::{CheckReport, check};
-use crate::id::{Bytes, OpId};
+use crate::id::{Bytes, Nanos, OpId};
 use crate::layout::{LayoutError, layout, layout_quickly, layout_thoroughly, spread};
 use crate::limits::Limits;
 use crate::program::{Placed, Program, Synced};
@@ -20,7 +21,8 @@ use crate::trace::Trace;
 use crate::verify::verify;
 
 pub(crate) use tensile::recompute_floor;
-pub use tensile::{Tensile, TensileOptions};
+pub use frontier::{FrontierPoint, frontier, least_memory};
+pub use tensile::{Effort, Tensile};
 
 /// Lays a program out.
 ///
@@ -173,6 +175,16 @@ pub enum Infeasible {
         budget: Bytes,
         /// What the best program found needs.
         needed: Bytes,
+    },
+    /// Every plan within the budget takes longer than was allowed.
+    #[error("within budget {budget} ({} bytes) a step takes {time}, more than the {allowed} allowed", budget.0)]
+    Slow {
+        /// The budget.
+        budget: Bytes,
+        /// The step time of the best plan found.
+        time: Nanos,
+        /// The most that it may be.
+        allowed: Nanos,
     },
     /// One tensor or workspace is larger than the device can allocate in one block.
     #[error("op {op} '{label}' needs a block of {bytes} ({} bytes), above the device's largest block of {max_block} ({} bytes)", bytes.0, max_block.0)]

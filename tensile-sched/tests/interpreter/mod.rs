@@ -101,7 +101,7 @@ struct Machine<'a> {
     /// Cells of each tensor on the device.
     place: Vec<Option<Range<usize>>>,
     executions: Vec<u64>,
-    next_op: usize,
+    has_run: Vec<bool>,
     iteration: usize,
     instr: usize,
     touches: Vec<Touch>,
@@ -124,7 +124,7 @@ pub(crate) fn run(trace: &Trace, placed: &Placed, unit: Bytes) -> Outcome<Vec<To
         host: vec![POISON; cells(layout.host_arena)?],
         place: vec![None; trace.tensors().len()],
         executions: Vec::new(),
-        next_op: 0,
+        has_run: Vec::new(),
         iteration: 0,
         instr: 0,
         touches: Vec::new(),
@@ -137,7 +137,7 @@ pub(crate) fn run(trace: &Trace, placed: &Placed, unit: Bytes) -> Outcome<Vec<To
         machine.iteration = iteration;
         machine.inputs_arrive()?;
         machine.executions = vec![0; trace.ops().len()];
-        machine.next_op = 0;
+        machine.has_run = vec![false; trace.ops().len()];
         for (instr, (instruction, placement)) in placed.program.instrs.iter().zip(&layout.placements).enumerate() {
             machine.instr = instr;
             machine
@@ -226,14 +226,13 @@ impl Machine<'_> {
         };
         match instr {
             Instr::Run { op, takeovers } => {
-                if op.index() != self.next_op || self.next_op >= self.trace.ops().len() {
-                    return Err(format!("{op} runs out of order"));
+                if op.index() >= self.has_run.len() || std::mem::replace(&mut self.has_run[op.index()], true) {
+                    return Err(format!("{op} runs twice"));
                 }
-                self.next_op += 1;
                 self.kernel(*op, takeovers, placement)
             }
             Instr::Rerun { op, takeovers } => {
-                if op.index() >= self.next_op {
+                if !self.has_run.get(op.index()).copied().unwrap_or(false) {
                     return Err(format!("{op} has not run"));
                 }
                 self.kernel(*op, takeovers, placement)
@@ -359,8 +358,8 @@ impl Machine<'_> {
 
     /// Everything that outlives the step is where it must be; the rest is lost.
     fn end(&mut self) -> Outcome<()> {
-        if self.next_op != self.trace.ops().len() {
-            return Err(format!("op{} has not run", self.next_op));
+        if let Some(op) = self.has_run.iter().position(|has_run| !has_run) {
+            return Err(format!("op{op} has not run"));
         }
         self.holds_boundary(|machine, tensor| machine.truth.at_end[machine.iteration][tensor.index()])?;
         let mut lasting_device = vec![false; self.device.len()];

@@ -397,7 +397,8 @@ impl<'a> Cover<'a> {
             };
             relief -= self.excess.burden(facts.bytes(of.tensor), gap.to, high);
         }
-        relief -= self.excess.burden(chain.transient.saturating_sub(self.spare[to_in_step]), to_in_step, to_in_step + 1);
+        relief -=
+            self.excess.burden(chain.transient.saturating_sub(self.spare[to_in_step]), to_in_step, to_in_step + 1);
         let cost = chain.cost;
         let (low, high) = (gap.from + 1, gap.to);
         Some(Offer {
@@ -471,7 +472,11 @@ impl<'a> Cover<'a> {
         let is_lost = |tensor: TensorId| tensor != wanted && facts.needed_until[tensor.index()] < at as i64;
         if let [op] = ops {
             let of = facts.trace.op(*op);
-            let lost = of.reads.iter().chain(&of.writes).filter(|&&tensor| is_lost(tensor) || scratch(facts, tensor, wanted, at));
+            let lost = of
+                .reads
+                .iter()
+                .chain(&of.writes)
+                .filter(|&&tensor| is_lost(tensor) || scratch(facts, tensor, wanted, at));
             return lost.map(|&tensor| facts.bytes(tensor)).sum::<u64>() + facts.workspace[op.index()];
         }
         ops.sort_unstable();
@@ -479,10 +484,13 @@ impl<'a> Cover<'a> {
         let mut most = 0;
         for (place, &op) in ops.iter().enumerate() {
             let of = facts.trace.op(op);
-            let reads_again = |tensor: TensorId| ops[place + 1..].iter().any(|&later| facts.trace.op(later).reads.contains(&tensor));
-            let read_before = |tensor: TensorId| ops[..place].iter().any(|&before| facts.trace.op(before).reads.contains(&tensor));
+            let reads_again =
+                |tensor: TensorId| ops[place + 1..].iter().any(|&later| facts.trace.op(later).reads.contains(&tensor));
+            let read_before =
+                |tensor: TensorId| ops[..place].iter().any(|&before| facts.trace.op(before).reads.contains(&tensor));
             let written: u64 = of.writes.iter().filter(|&&t| is_lost(t)).map(|&t| facts.bytes(t)).sum();
-            let scratch: u64 = of.writes.iter().filter(|&&t| scratch(facts, t, wanted, at)).map(|&t| facts.bytes(t)).sum();
+            let scratch: u64 =
+                of.writes.iter().filter(|&&t| scratch(facts, t, wanted, at)).map(|&t| facts.bytes(t)).sum();
             let inputs = of.reads.iter().filter(|&&t| is_lost(t) && facts.role(t) == Role::Input && !read_before(t));
             now += written + inputs.map(|&t| facts.bytes(t)).sum::<u64>();
             most = most.max(now + scratch + facts.workspace[op.index()]);
@@ -642,7 +650,9 @@ impl<'a> Cover<'a> {
 
 /// Whether a rerun's write is there already when it runs for another output.
 fn scratch(facts: &Facts<'_>, tensor: TensorId, wanted: TensorId, at: usize) -> bool {
-    tensor != wanted && facts.needed_until[tensor.index()] >= at as i64 && facts.trace.producer(tensor) == facts.trace.producer(wanted)
+    tensor != wanted
+        && facts.needed_until[tensor.index()] >= at as i64
+        && facts.trace.producer(tensor) == facts.trace.producer(wanted)
 }
 
 /// What a chain of reruns needs.

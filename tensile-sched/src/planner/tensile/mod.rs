@@ -13,6 +13,7 @@ mod cover;
 mod excess;
 mod ideal;
 mod lane;
+mod order;
 mod prefetch;
 mod search;
 
@@ -26,35 +27,28 @@ use crate::limits::{Limits, Mode};
 use crate::program::Placed;
 use crate::trace::Trace;
 use caps::Caps;
+use order::orders;
 use search::{Recipe, Search, make};
 
-/// Switches of [`Tensile`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct TensileOptions {
-    /// Prices of a nanosecond of a copy lane, in nanoseconds of the step, that are tried. At 0 a copy behind kernels is free; the higher the price, the more is recomputed.
-    /// For steps of more than 2,000 ops only the first.
-    pub lane_prices: Vec<f64>,
-    /// Factor on estimated copy times that is tried beside 1; above 1 copies begin earlier.
-    pub margin: f64,
-    /// Most rounds in which the best program's simulated times, stalls and reruns included, take the place of the undisturbed ones.
-    pub n_refinements: usize,
-}
-
-impl Default for TensileOptions {
-    fn default() -> Self {
-        Self { lane_prices: vec![0.02, 0.1, 0.5, 1.0, 0.0], margin: 1.2, n_refinements: 2 }
-    }
+/// How much work [`Tensile`] puts into a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Effort {
+    /// One pass, for plans that are needed at once: milliseconds.
+    Fast,
+    /// Some hundred variations, in one order of the ops or another: a second or two for a thousand ops.
+    #[default]
+    Best,
 }
 
 /// The default planner: swaps, recomputes and releases by what each costs in exposed time against what it relieves.
 ///
 /// It plans at every budget from [`floor`](floor()) up. With `none`'s arena or more the program is `none`'s: no eviction, no rerun.
 ///
-/// In the order of n log n per program for n accesses, and some dozens of programs.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// In the order of n log n per program for n accesses; one program or a few with [`Effort::Fast`], some hundred with [`Effort::Best`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tensile {
-    /// Its switches.
-    pub options: TensileOptions,
+    /// How much work a plan is worth.
+    pub effort: Effort,
 }
 
 impl Planner for Tensile {
@@ -73,11 +67,9 @@ impl Planner for Tensile {
         if unlimited.layout.arena <= limits.device {
             return complete(trace, limits, unlimited);
         }
-        let facts = Facts::new(trace, limits);
-        let mut search = Search::new(&facts);
-        search.run();
-        if let Some(found) = search.best {
-            return complete(trace, limits, found.placed);
+        let (placed, least_host) = self.search(trace, limits);
+        if let Some(placed) = placed {
+            return complete(trace, limits, placed);
         }
         let last_resort = match limits.mode {
             Mode::Recompute => {
@@ -87,7 +79,7 @@ impl Planner for Tensile {
                 }
                 placed
             }
-            Mode::Swap | Mode::Both => packed(&facts)?,
+            Mode::Swap | Mode::Both => packed(&Facts::new(trace, limits))?,
         };
         if limits.mode != Mode::Both || last_resort.layout.host_arena <= limits.host {
             return complete(trace, limits, last_resort);
@@ -97,11 +89,63 @@ impl Planner for Tensile {
         match Tensile::plan(self, trace, &recompute) {
             Ok(planned) => Ok(planned),
             Err(_) => {
-                let needed = search.least_host.unwrap_or(Bytes::MAX).min(last_resort.layout.host_arena);
+                let needed = least_host.unwrap_or(Bytes::MAX).min(last_resort.layout.host_arena);
                 Err(Infeasible::Host { budget: limits.host, needed })
             }
         }
     }
+}
+
+impl Tensile {
+    /// The fastest program found within the budgets, if any; and the smallest host arena of those that fit only the device.
+    fn search(&self, trace: &Trace, limits: &Limits) -> (Option<Placed>, Option<Bytes>) {
+        let mut orders = orders(trace, limits);
+        let recorded = Facts::new(trace, limits);
+        if self.effort == Effort::Fast {
+            // The order with least over the budget.
+            let over = |facts: &Facts<'_>| excess_time(facts);
+            let chosen = orders
+                .iter()
+                .enumerate()
+                .map(|(index, order)| (over(&Facts::new(&order.trace, limits)), index))
+                .min()
+                .filter(|&(least, _)| least < over(&recorded));
+            orders = chosen.map(|(_, index)| orders.swap_remove(index)).into_iter().collect();
+        }
+        let facts: Vec<Facts<'_>> = orders.iter().map(|order| Facts::new(&order.trace, limits)).collect();
+        let mut searches: Vec<Search<'_>> = [&recorded].into_iter().chain(&facts).map(Search::new).collect();
+        if self.effort == Effort::Fast && searches.len() > 1 {
+            searches.swap(0, 1);
+            searches.truncate(1);
+        }
+        for search in &mut searches {
+            match self.effort {
+                Effort::Fast => search.run_fast(),
+                Effort::Best => search.run_plain(),
+            }
+        }
+        let time = |search: &Search<'_>| search.best.as_ref().map(|best| best.simulation.step_time);
+        let best =
+            (0..searches.len()).filter(|&index| time(&searches[index]).is_some()).min_by_key(|&i| time(&searches[i]));
+        let least_host = searches.iter().filter_map(|search| search.least_host).min();
+        let Some(best) = best else { return (None, least_host) };
+        let mut search = searches.swap_remove(best);
+        if self.effort == Effort::Best {
+            search.vary();
+        }
+        let mut placed = search.best.take().expect("it has a program").placed;
+        if let Some(order) = orders.iter().find(|order| std::ptr::eq(&order.trace, search.trace())) {
+            order.restore(&mut placed.program);
+        }
+        (Some(placed), least_host)
+    }
+}
+
+/// Bytes above the budget × time, without evictions.
+fn excess_time(facts: &Facts<'_>) -> u128 {
+    let usage = facts.live.usage(facts.trace, facts.limits);
+    let over = usage.iter().map(|usage| usage.0.saturating_sub(facts.budget().0));
+    over.zip(facts.trace.ops()).map(|(over, op)| u128::from(over) * u128::from(op.latency.0 + 1)).sum()
 }
 
 /// The floor of [`Mode::Recompute`]: what [`least_recomputing`] finds.

@@ -21,6 +21,7 @@ use crate::planner::{place, place_quickly};
 use crate::program::{Instr, Placed, Program};
 use crate::simulate::{Simulation, simulate};
 use crate::sync::sync;
+use crate::trace::Trace;
 
 /// How to make a program.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +34,8 @@ pub(super) struct Recipe {
     pub(super) is_planned: bool,
     /// Part of the caps that is used.
     pub(super) share: f64,
+    /// Whether the times of the best program so far, stalls and reruns included, take the place of the undisturbed ones.
+    pub(super) is_stretched: bool,
     pub(super) bias: Bias,
 }
 
@@ -41,7 +44,7 @@ impl Recipe {
     pub(super) fn plain(facts: &Facts<'_>, lane_price: f64) -> Self {
         let is_planned = facts.limits.boundary.is_none() && facts.n_ops() > 0;
         let bias = Bias::none(facts.trace.tensors().len());
-        Self { lane_price, margin: 1.0, is_planned, share: 1.0, bias }
+        Self { lane_price, margin: 1.0, is_planned, share: 1.0, is_stretched: false, bias }
     }
 }
 
@@ -72,8 +75,10 @@ pub(super) struct Search<'a> {
     pub(super) least_host: Option<Bytes>,
     /// Instructions laid out so far.
     n_laid_out: usize,
-    /// When ops start, as the covers see it.
-    start: Vec<u64>,
+    /// When ops start in the best program so far.
+    stretched: Vec<u64>,
+    /// Those under which a recipe fits.
+    caps: Option<Caps>,
 }
 
 /// A recipe tried without a layout.
@@ -85,7 +90,7 @@ struct Tried {
 
 impl<'a> Search<'a> {
     pub(super) fn new(facts: &'a Facts<'a>) -> Self {
-        Self { facts, best: None, least_host: None, n_laid_out: 0, start: facts.start.clone() }
+        Self { facts, best: None, least_host: None, n_laid_out: 0, stretched: facts.start.clone(), caps: None }
     }
 
     /// One recipe, until it fits; others only if none does.
@@ -99,34 +104,36 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks for the fastest program within the budgets.
-    pub(super) fn run(&mut self) {
+    /// The trace, in the order searched.
+    pub(super) fn trace(&self) -> &'a Trace {
+        self.facts.trace
+    }
+
+    /// The recipes without bias: the fastest of them that fits.
+    pub(super) fn run_plain(&mut self) {
         let flat = Caps::new(self.facts, self.facts.budget().0);
         let mut tried: Vec<Tried> =
             self.plain_recipes().into_iter().filter_map(|recipe| self.try_out(recipe, &flat.values)).collect();
         tried.sort_by_key(|tried| tried.time);
-        let mut caps = None;
         for Tried { recipe, .. } in tried {
-            caps = self.fit(recipe, flat.clone());
-            if caps.is_some() {
+            self.caps = self.fit(recipe, flat.clone());
+            if self.caps.is_some() {
                 break;
             }
-        }
-        if let Some(caps) = caps {
-            self.vary(caps);
         }
     }
 
     /// Without bias: planned covers at all prices, and the walk alone.
     fn plain_recipes(&self) -> Vec<Recipe> {
         let plain = LANE_PRICES.map(|price| Recipe::plain(self.facts, price));
-        let alone = LANE_PRICES[..2].iter().map(|&price| Recipe { is_planned: false, ..Recipe::plain(self.facts, price) });
+        let alone =
+            LANE_PRICES[..2].iter().map(|&price| Recipe { is_planned: false, ..Recipe::plain(self.facts, price) });
         let planned = plain.into_iter().filter(|recipe| recipe.is_planned);
         planned.chain(alone).collect()
     }
 
     fn try_out(&self, recipe: Recipe, caps: &[u64]) -> Option<Tried> {
-        let program = make(self.facts, &recipe, caps, &self.start)?;
+        let program = make(self.facts, &recipe, caps, &self.stretched)?;
         let (program, simulation) = ideal(self.facts, program);
         Some(Tried { recipe, program, time: simulation.step_time })
     }
@@ -136,7 +143,7 @@ impl<'a> Search<'a> {
         let facts = self.facts;
         let budget = facts.budget();
         for round in 0..MOST_ROUNDS {
-            let program = make(facts, &recipe, &caps.values, &self.start)?;
+            let program = make(facts, &recipe, &caps.values, &self.stretched)?;
             let placed = self.lay_out(&program, round > 1)?;
             if placed.layout.arena <= budget {
                 self.offer(recipe, placed);
@@ -190,24 +197,32 @@ impl<'a> Search<'a> {
         }
         let is_best = self.best.as_ref().is_none_or(|best| simulation.step_time < best.simulation.step_time);
         if is_best {
+            self.stretched = starts(facts, &placed.program, &simulation);
             self.best = Some(Found { placed, simulation, recipe });
         }
         is_best
     }
 
     /// Varies the best recipe: what is faster without addresses is laid out.
-    fn vary(&mut self, mut caps: Caps) {
+    pub(super) fn vary(&mut self) {
+        let Some(mut caps) = self.caps.take() else { return };
         let facts = self.facts;
         let n_accesses: usize = facts.trace.tensor_ids().map(|tensor| facts.live.accesses(tensor).len()).sum();
         let n_recipes = MOST_RECIPES.min(MOST_ACCESSES / n_accesses.max(1));
         let Some(best) = &self.best else { return };
         let Some(mut lead) = self.try_out(best.recipe.clone(), &caps.values) else { return };
+        for lane_price in LANE_PRICES {
+            let recipe = Recipe { is_stretched: true, lane_price, ..lead.recipe.clone() };
+            if let Some(tried) = self.try_out(recipe, &caps.values)
+                && tried.time < lead.time
+            {
+                lead = tried;
+            }
+        }
         let mut chance = Chance::new();
-        let mut n_failed = 0;
         for number in 0..n_recipes {
             let recipe = chance.variation(&lead.recipe, number);
             let Some(tried) = self.try_out(recipe, &caps.values) else { continue };
-            if std::env::var("DBG").is_ok() { eprint!("{:.2} ", (tried.time.0 as f64 / facts.step_time() as f64 - 1.0) * 100.0); }
             if tried.time >= lead.time {
                 continue;
             }
@@ -217,17 +232,14 @@ impl<'a> Search<'a> {
             }
             let Some(placed) = self.lay_out(&lead.program, true) else { break };
             if placed.layout.arena <= facts.budget() {
-                if std::env::var("DBG").is_ok() { eprintln!("{number} fits {:.2}", (lead.time.0 as f64 / facts.step_time() as f64 - 1.0) * 100.0); }
                 self.offer(lead.recipe.clone(), placed);
             } else {
-                if std::env::var("DBG").is_ok() { eprintln!("{number} no fit {:.4}", placed.layout.arena.0 as f64 / facts.budget().0 as f64); }
-                n_failed += 1;
                 caps.tighten(facts, &placed, 1.0);
-                let Some(again) = self.try_out(lead.recipe.clone(), &caps.values) else { continue };
-                lead = again;
+                if let Some(again) = self.try_out(lead.recipe.clone(), &caps.values) {
+                    lead = again;
+                }
             }
         }
-        let _ = n_failed;
         // The last leader may have failed by a little.
         self.fit(lead.recipe, caps);
     }
@@ -264,6 +276,7 @@ impl Chance {
         match number % 6 {
             0 => recipe.lane_price = LANE_PRICES[(self.next() * 4.99) as usize],
             2 => recipe.margin = [1.0, 1.1, 1.25][(self.next() * 2.99) as usize],
+            3 => recipe.is_stretched = !recipe.is_stretched,
             4 => recipe.share = [1.0, 0.98, 0.95, 0.9][(self.next() * 3.99) as usize],
             _ => {}
         }
@@ -272,7 +285,8 @@ impl Chance {
 }
 
 /// One program by a recipe, if the walk gets through.
-pub(super) fn make(facts: &Facts<'_>, recipe: &Recipe, caps: &[u64], start: &[u64]) -> Option<Program> {
+pub(super) fn make(facts: &Facts<'_>, recipe: &Recipe, caps: &[u64], stretched: &[u64]) -> Option<Program> {
+    let start = if recipe.is_stretched { stretched } else { &facts.start };
     let scaled: Vec<u64>;
     let caps = if recipe.share < 1.0 {
         scaled = caps.iter().map(|&cap| (cap as f64 * recipe.share) as u64).collect();
@@ -303,15 +317,14 @@ fn periodic(facts: &Facts<'_>, weights: &Weights, caps: &[u64]) -> Option<Progra
 }
 
 /// When each op starts in a simulated step, from the first one on; then the step time.
-#[allow(dead_code)]
-fn starts(facts: &Facts<'_>, found: &Found) -> Vec<u64> {
-    let spans = found.placed.program.instrs.iter().zip(&found.simulation.spans);
+fn starts(facts: &Facts<'_>, program: &Program, simulation: &Simulation) -> Vec<u64> {
+    let spans = program.instrs.iter().zip(&simulation.spans);
     let runs: Vec<i64> =
         spans.filter(|(instr, _)| matches!(instr, Instr::Run { .. })).map(|(_, span)| span.start).collect();
     let first = runs.first().copied().unwrap_or(0);
     let mut start: Vec<u64> = runs.iter().map(|&start| u64::try_from(start - first).unwrap_or(0)).collect();
     let last_latency = facts.trace.ops().last().map_or(0, |op| op.latency.0);
     let end = start.last().map_or(0, |&last| last + last_latency);
-    start.push(end.max(found.simulation.step_time.0));
+    start.push(end.max(simulation.step_time.0));
     start
 }
