@@ -147,7 +147,8 @@ mod tests {
         tensors.extend((0..16).map(|_| (1 << 20, Role::Activation)));
         let mut ops = vec![op(50_000, &[0], &[1])];
         ops.extend((1..8).map(|layer| op(50_000, &[layer], &[layer + 1])));
-        ops.extend((0..8).map(|back| op(100_000, &[8 + back, 8 - back], &[9 + back])));
+        ops.push(op(100_000, &[8], &[9]));
+        ops.extend((1..8).map(|back| op(100_000, &[8 + back, 8 - back], &[9 + back])));
         trace(&tensors, ops)
     }
 

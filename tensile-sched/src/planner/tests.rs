@@ -4,7 +4,7 @@ use crate::baseline::{NoEviction, Retain};
 use crate::floor::floor;
 use crate::id::{Bytes, Nanos, OpId, TensorId};
 use crate::limits::{Limits, Mode};
-use crate::planner::{Infeasible, Planned, Planner, Tensile};
+use crate::planner::{Effort, Infeasible, Planned, Planner, Tensile};
 use crate::program::{BoundaryTensor, Home, Instr};
 use crate::trace::{InPlace, Op, Role, Tensor, Trace};
 
@@ -99,8 +99,13 @@ fn arena_of_none(trace: &Trace, limits: &Limits) -> Bytes {
     NoEviction.plan(trace, &unlimited).expect("no limit").report.arena
 }
 
+/// Some with all effort, most with little.
+fn planner(seed: u64) -> Tensile {
+    Tensile { effort: if seed.is_multiple_of(5) { Effort::Best } else { Effort::Fast } }
+}
+
 /// Ten budgets from the floor to `none`'s arena, then one below the floor.
-fn plan_everywhere(trace: &Trace, limits: &Limits) {
+fn plan_everywhere(planner: Tensile, trace: &Trace, limits: &Limits) {
     let floor = floor(trace, limits).expect("blocks and boundary fit");
     let top = arena_of_none(trace, limits);
     assert!(floor.bytes <= top, "floor {:?} above the arena of none, {top:?}", floor.bytes);
@@ -108,16 +113,16 @@ fn plan_everywhere(trace: &Trace, limits: &Limits) {
         let device = Bytes(floor.bytes.0 + (top.0 - floor.bytes.0) * tenth / 9);
         let limits = Limits { device, ..limits.clone() };
         // `plan` panics if `check` or `verify` refuses its program.
-        let planned = Tensile::default().plan(trace, &limits).expect("the budget is at the floor or above");
+        let planned = planner.plan(trace, &limits).expect("the budget is at the floor or above");
         assert!(planned.report.arena <= device);
-        assert_eq!(Tensile::default().plan(trace, &limits).as_ref(), Ok(&planned), "two plans differ");
+        assert_eq!(planner.plan(trace, &limits).as_ref(), Ok(&planned), "two plans differ");
         if tenth == 9 {
             assert_eq!((planned.report.evictions, planned.report.reruns), given_evictions(&limits, &planned));
         }
     }
     if floor.bytes > Bytes::ZERO {
         let limits = Limits { device: Bytes(floor.bytes.0 - 1), ..limits.clone() };
-        match Tensile::default().plan(trace, &limits) {
+        match planner.plan(trace, &limits) {
             Err(Infeasible::Device { lowest, op, .. }) => assert_eq!((lowest, op), (floor.bytes, floor.op)),
             // The floor by recomputation alone is what a search guarantees; another may find less.
             Ok(planned) if limits.mode == Mode::Recompute => assert!(planned.report.arena <= limits.device),
@@ -136,7 +141,7 @@ fn every_budget_from_the_floor_up() {
     for seed in 1..=25 {
         let trace = random_trace(seed);
         for mode in [Mode::Swap, Mode::Both, Mode::Recompute] {
-            plan_everywhere(&trace, &limits(mode, Bytes::MAX));
+            plan_everywhere(planner(seed), &trace, &limits(mode, Bytes::MAX));
         }
     }
 }
@@ -151,9 +156,9 @@ fn every_budget_under_a_given_boundary() {
             let floor = floor(&trace, &free).expect("blocks fit");
             let top = arena_of_none(&trace, &free);
             let device = Bytes((floor.bytes.0 + top.0) / 2);
-            let first = Tensile::default().plan(&trace, &Limits { device, ..free.clone() }).expect("above the floor");
+            let first = planner(seed).plan(&trace, &Limits { device, ..free.clone() }).expect("above the floor");
             let boundary: Vec<Home> = first.synced.layout().homes.clone();
-            plan_everywhere(&trace, &Limits { boundary: Some(boundary), ..free });
+            plan_everywhere(planner(seed), &trace, &Limits { boundary: Some(boundary), ..free });
         }
     }
 }

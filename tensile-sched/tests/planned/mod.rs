@@ -6,8 +6,8 @@ use proptest::sample::select;
 
 use tensile_sched::strategy::{Sizes, links, training_traces, wild_traces};
 use tensile_sched::{
-    Bytes, Floor, Infeasible, Instr, Limits, Link, Mode, Nanos, NoEviction, OpId, Planned, Planner, Synced, Tensile,
-    Trace, check, floor, planner, simulate,
+    Bytes, Effort, Floor, Infeasible, Instr, Limits, Link, Mode, Nanos, NoEviction, OpId, Planned, Planner, Synced,
+    Tensile, Trace, check, floor, planner, simulate,
 };
 
 use crate::mutate::mutations;
@@ -19,16 +19,14 @@ fn modes() -> impl Strategy<Value = Mode> {
     select(MODES.to_vec())
 }
 
-/// Every planner: the default one with every mode, published ones with one of them, those that know no modes once.
+/// Every planner: the default one with little effort with every mode; with all effort, like the published ones, with one of them; those that know no modes once.
 fn planners(mode: Mode) -> Vec<(Box<dyn Planner>, Mode)> {
-    planner::all()
-        .into_iter()
-        .flat_map(|planner| match planner.name() {
-            "none" | "retain" => vec![(planner, Mode::Both)],
-            "tensile" => MODES.map(|mode| (planner::find("tensile").expect("just listed"), mode)).into(),
-            _ => vec![(planner, mode)],
-        })
-        .collect()
+    let fast = MODES.map(|mode| (Box::new(Tensile { effort: Effort::Fast }) as Box<dyn Planner>, mode));
+    let all = planner::all().into_iter().map(|planner| match planner.name() {
+        "none" | "retain" => (planner, Mode::Both),
+        _ => (planner, mode),
+    });
+    all.chain(fast).collect()
 }
 
 /// The lowest budget of a planner and the highest that makes a difference.
@@ -182,7 +180,7 @@ proptest! {
     #[test]
     fn given_boundaries_are_kept(trace in any_trace(), from in 0usize..10, to in 0usize..10) {
         for (mode_before, mode) in [(Mode::Swap, Mode::Both), (Mode::Both, Mode::Swap), (Mode::Both, Mode::Both)] {
-            let planner = Tensile::default();
+            let planner = Tensile { effort: Effort::Fast };
             let free = Limits { mode: mode_before, ..unlimited() };
             let device = budgets(range(&planner, &trace, &free)?).nth(from).expect("there are ten");
             let homes = planned(&planner, &trace, &Limits { device, ..free })?.synced.placed.layout.homes;
@@ -198,7 +196,7 @@ proptest! {
     #[test]
     fn host_budgets_are_kept(trace in any_trace(), step in 0usize..10, share in 0u64..10) {
         for mode in MODES {
-            let planner = Tensile::default();
+            let planner = Tensile { effort: Effort::Fast };
             let limits = Limits { mode, ..unlimited() };
             let device = budgets(range(&planner, &trace, &limits)?).nth(step).expect("there are ten");
             let needed = planned(&planner, &trace, &Limits { device, ..limits.clone() })?.report.host_arena;

@@ -21,11 +21,10 @@ impl Circle {
         let mut start = from;
         let lap = from / self.period.max(1);
         for turn in lap.saturating_sub(1)..=lap + 2 {
-            for &(begin, end) in &self.booked {
-                let (begin, end) = (begin + turn * self.period, end + turn * self.period);
-                if end <= start {
-                    continue;
-                }
+            let offset = turn * self.period;
+            let first = self.booked.partition_point(|&(_, end)| end + offset <= start);
+            for &(begin, end) in &self.booked[first..] {
+                let (begin, end) = (begin + offset, end + offset);
                 if begin >= start + time {
                     return (start <= from + self.period).then_some(start);
                 }
@@ -42,11 +41,10 @@ impl Circle {
         }
         let mut end = until;
         for turn in (0..=until / self.period.max(1)).rev() {
-            for &(begin, stop) in self.booked.iter().rev() {
-                let (begin, stop) = (begin + turn * self.period, stop + turn * self.period);
-                if begin >= end {
-                    continue;
-                }
+            let offset = turn * self.period;
+            let last = self.booked.partition_point(|&(begin, _)| begin + offset < end);
+            for &(begin, stop) in self.booked[..last].iter().rev() {
+                let (begin, stop) = (begin + offset, stop + offset);
                 if end < from + time {
                     return None;
                 }

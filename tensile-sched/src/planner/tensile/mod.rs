@@ -19,7 +19,7 @@ mod search;
 
 use super::facts::Facts;
 use super::packed::packed;
-use super::{Infeasible, Planned, Planner, complete, place};
+use super::{Infeasible, Planned, Planner, complete, place, published};
 use crate::baseline::no_eviction;
 use crate::floor::{Floor, floor, working_set};
 use crate::id::Bytes;
@@ -42,7 +42,7 @@ pub enum Effort {
 
 /// The default planner: swaps, recomputes and releases by what each costs in exposed time against what it relieves.
 ///
-/// It plans at every budget from [`floor`](floor()) up. With `none`'s arena or more the program is `none`'s: no eviction, no rerun.
+/// It plans at every budget from [`floor`](floor()) up, and with [`Effort::Best`] never slower than a published policy. With `none`'s arena or more the program is `none`'s: no eviction, no rerun.
 ///
 /// In the order of n log n per program for n accesses; one program or a few with [`Effort::Fast`], some hundred with [`Effort::Best`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +67,29 @@ impl Planner for Tensile {
         if unlimited.layout.arena <= limits.device {
             return complete(trace, limits, unlimited);
         }
+        let own = self.own(trace, limits);
+        if self.effort == Effort::Fast || limits.boundary.is_some() {
+            return own;
+        }
+        // With this effort it is never slower than any published policy.
+        let mut best = own;
+        for policy in published() {
+            if best.as_ref().is_ok_and(|best| best.simulation.step_time <= best.simulation.compute_time) {
+                break;
+            }
+            if let Ok(other) = policy.plan(trace, limits)
+                && best.as_ref().map_or(true, |best| other.simulation.step_time < best.simulation.step_time)
+            {
+                best = Ok(other);
+            }
+        }
+        best
+    }
+}
+
+impl Tensile {
+    /// A plan of its own making.
+    fn own(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {
         let (placed, least_host) = self.search(trace, limits);
         if let Some(placed) = placed {
             return complete(trace, limits, placed);
@@ -86,7 +109,7 @@ impl Planner for Tensile {
         }
         // The host is short as well: recomputation alone needs only the slots of inputs and outputs.
         let recompute = Limits { mode: Mode::Recompute, ..limits.clone() };
-        match Tensile::plan(self, trace, &recompute) {
+        match self.own(trace, &recompute) {
             Ok(planned) => Ok(planned),
             Err(_) => {
                 let needed = least_host.unwrap_or(Bytes::MAX).min(last_resort.layout.host_arena);
@@ -94,9 +117,7 @@ impl Planner for Tensile {
             }
         }
     }
-}
 
-impl Tensile {
     /// The fastest program found within the budgets, if any; and the smallest host arena of those that fit only the device.
     fn search(&self, trace: &Trace, limits: &Limits) -> (Option<Placed>, Option<Bytes>) {
         let mut orders = orders(trace, limits);
