@@ -65,6 +65,10 @@ const THOROUGH: usize = 5;
 /// Most accesses of the trace that are gone through by trying recipes, and most recipes.
 const MOST_ACCESSES: usize = 500_000;
 const MOST_RECIPES: usize = 400;
+/// Variations that are tried side by side.
+const BATCH: usize = 4;
+/// Steps of fewer ops are planned faster by one thread.
+const WORTH_THREADS: usize = 100;
 /// An arena of more than this many quarters of the budget is not worth tightening caps for.
 const HOPELESS_QUARTERS: u64 = 5;
 
@@ -136,6 +140,23 @@ impl<'a> Search<'a> {
         let program = make(self.facts, &recipe, caps, &self.stretched)?;
         let (program, simulation) = ideal(self.facts, program);
         Some(Tried { recipe, program, time: simulation.step_time })
+    }
+
+    /// The fastest of several recipes, the first among equals. Side by side, where that is worth it.
+    fn try_all(&self, recipes: Vec<Recipe>, caps: &[u64]) -> Option<Tried> {
+        let tried: Vec<Option<Tried>> = if self.facts.n_ops() < WORTH_THREADS {
+            recipes.into_iter().map(|recipe| self.try_out(recipe, caps)).collect()
+        } else {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    recipes.into_iter().map(|recipe| scope.spawn(|| self.try_out(recipe, caps))).collect();
+                let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                threads.into_iter().map(join).collect()
+            })
+        };
+        tried.into_iter().flatten().min_by_key(|tried| tried.time)
     }
 
     /// Makes programs under ever tighter caps until one fits the device; the caps under which it does.
@@ -220,9 +241,10 @@ impl<'a> Search<'a> {
             }
         }
         let mut chance = Chance::new();
-        for number in 0..n_recipes {
-            let recipe = chance.variation(&lead.recipe, number);
-            let Some(tried) = self.try_out(recipe, &caps.values) else { continue };
+        for batch in 0..n_recipes / BATCH {
+            let recipes: Vec<Recipe> =
+                (0..BATCH).map(|number| chance.variation(&lead.recipe, batch * BATCH + number)).collect();
+            let Some(tried) = self.try_all(recipes, &caps.values) else { continue };
             if tried.time >= lead.time {
                 continue;
             }
