@@ -8,7 +8,7 @@ use common::{compile, evict_all, executor, feed, interpret_steps, keep_all, limi
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::exec::{ExecError, ExecutorOptions, lower};
 use tensile_core::optim::Optimizer;
-use tensile_sched::Bytes;
+use tensile_sched::{Bytes, Lane};
 
 #[test]
 fn both_extremes_give_the_interpreters_bits() {
@@ -61,6 +61,48 @@ fn programs_with_other_boundaries_take_turns() {
     assert_eq!(executor.state().unwrap()[0].bytes, vec![0; expected.state[0].bytes.len()]);
     assert!(matches!(executor.write_persistent(name, &[0]), Err(ExecError::Size { .. })));
     assert!(matches!(executor.read_persistent("nobody"), Err(ExecError::UnknownPersistent { .. })));
+}
+
+#[test]
+fn the_latest_step_tells_when_its_instructions_ran() {
+    let optimizer = Optimizer::adam();
+    let graph = normed_images(&optimizer).unwrap();
+    let device = Arc::new(HostDevice::new(HostOptions::nominal(2)).unwrap());
+    let step = Arc::new(lower(&graph, &*device).unwrap());
+    let compiled = compile(&step, &evict_all(&step.trace), &limits(&device, Bytes::MAX));
+    let mut profiled = executor(&device, &compiled, ExecutorOptions::default());
+    assert!(profiled.latest_spans().unwrap().is_none(), "nothing has run");
+    // Drained before the first, and not before the last.
+    for n_steps in [1, 3] {
+        let mut ticket = profiled.begin(&compiled, feed(0, &optimizer)).unwrap();
+        for iteration in 1..n_steps {
+            let next = profiled.begin(&compiled, feed(iteration, &optimizer)).unwrap();
+            profiled.finish(std::mem::replace(&mut ticket, next)).unwrap();
+        }
+        let timings = profiled.finish(ticket).unwrap().timings;
+        let (program, spans) = profiled.latest_spans().unwrap().expect("steps have run and are profiled");
+        assert!(Arc::ptr_eq(&program, &compiled));
+        let synced = &compiled.planned().synced;
+        let instrs = synced.instrs();
+        assert_eq!(spans.len(), instrs.len());
+        for lane in Lane::ALL {
+            let of_lane =
+                || spans.iter().zip(instrs).filter(|(_, instr)| instr.lane() == Some(lane)).map(|(span, _)| span);
+            let sum: i64 = of_lane().map(|span| span.end - span.start).sum();
+            let expected = [timings.compute, timings.copies_out, timings.copies_in][lane.index()];
+            assert_eq!(sum as u64, expected.0, "{lane:?}");
+            assert!(of_lane().zip(of_lane().skip(1)).all(|(first, second)| first.end <= second.start), "{lane:?}");
+        }
+        for (index, waits) in synced.waits.iter().enumerate() {
+            for wait in waits.iter().filter(|wait| !wait.previous_iteration) {
+                assert!(spans[wait.on.index()].end <= spans[index].start, "i{index} waits for {}", wait.on);
+            }
+        }
+        profiled.drain().unwrap();
+    }
+    let mut quick = executor(&device, &compiled, ExecutorOptions { profile: false, poison: false });
+    quick.step(&compiled, feed(0, &optimizer)).unwrap();
+    assert!(quick.latest_spans().unwrap().is_none(), "nothing was timed");
 }
 
 #[test]

@@ -217,6 +217,86 @@ fn output_paths_that_cannot_be_written_are_found_out_first() {
 }
 
 #[test]
+fn plans_are_explained() {
+    let out = succeeds(&["plan", "digit-cnn", "--budget", "40%", "--explain", "--link", "1GB/s"]);
+    let words = [
+        "where the time goes:",
+        "kernels",
+        "run again",
+        "waiting",
+        "where tensors are while nobody uses them",
+        "activation",
+        "otherwise:",
+        "what more memory would buy:",
+        "5 % more",
+        "10 % more",
+    ];
+    for words in words {
+        assert!(out.contains(words), "no '{words}' in:\n{out}");
+    }
+    assert!(["swapped out and in", "released", "made again by"].iter().any(|fate| out.contains(fate)), "{out}");
+    let out = succeeds(&["plan", "digit-cnn", "--budget", "100%", "--explain"]);
+    assert!(out.contains("nothing: there is room for everything"), "{out}");
+    fails(2, &["plan", "mlp", "--explain", "--json"], &["--explain", "--json"]);
+}
+
+/// Names of processes and of threads, kernels and copies of each process.
+fn timeline(path: &str) -> Vec<(String, Vec<String>, usize, usize)> {
+    let file = json(&std::fs::read_to_string(path).unwrap());
+    let events = file["traceEvents"].as_array().unwrap();
+    let names = |name: &str, pid: &Value| {
+        let of = events.iter().filter(|event| event["name"] == *name && (pid.is_null() || event["pid"] == *pid));
+        of.map(|event| (event["pid"].clone(), event["args"]["name"].as_str().unwrap().to_owned())).collect::<Vec<_>>()
+    };
+    let processes = names("process_name", &Value::Null);
+    let count = |pid: &Value, kinds: &[&str]| {
+        let of = events.iter().filter(|event| event["pid"] == *pid);
+        of.filter(|event| event["cat"].as_str().is_some_and(|kind| kinds.contains(&kind))).count()
+    };
+    processes
+        .into_iter()
+        .map(|(pid, name)| {
+            let threads = names("thread_name", &pid).into_iter().map(|thread| thread.1).collect();
+            let memory = events.iter().filter(|event| event["pid"] == pid && event["name"] == "device memory");
+            let budget = events.iter().find(|event| event["pid"] == pid && event["name"] == "budget").unwrap();
+            let budget = budget["args"]["bytes"].as_u64().unwrap();
+            assert!(memory.clone().count() > 1);
+            if name == "predicted" {
+                assert!(memory.clone().all(|event| event["args"]["bytes"].as_u64().unwrap() <= budget));
+            }
+            (name, threads, count(&pid, &["run", "rerun"]), count(&pid, &["out", "in"]))
+        })
+        .collect()
+}
+
+#[test]
+fn timelines_show_predicted_and_measured_steps() {
+    let file = folder("timelines").join("step.json");
+    let file = file.to_str().unwrap();
+    succeeds(&["plan", "digit-cnn", "--budget", "50%", "--timeline", file]);
+    let plan = timeline(file);
+    let [(name, threads, kernels, copies)] = plan.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(name, "predicted");
+    assert!(["compute", "out", "in"].iter().all(|lane| threads.iter().any(|thread| thread == lane)), "{threads:?}");
+    assert!(*kernels > 20 && *copies > 2, "{plan:?}");
+
+    succeeds(&["train", "digit-cnn", "--budget", "50%", "--steps", "3", "--timeline", file]);
+    let train = timeline(file);
+    let [(predicted, _, kernels, copies), (measured, threads, kernels_measured, copies_measured)] = train.as_slice()
+    else {
+        panic!("{train:?}")
+    };
+    assert_eq!((predicted.as_str(), measured.as_str()), ("predicted", "measured"));
+    assert_eq!((kernels, copies), (kernels_measured, copies_measured));
+    assert_eq!(threads.as_slice(), ["compute", "out", "in"]);
+
+    let nowhere = folder("timelines").join("no/such/folder/file");
+    let nowhere = nowhere.to_str().unwrap();
+    fails(1, &["plan", "mlp", "--timeline", nowhere], &["cannot write", "file"]);
+    fails(1, &["train", "mlp", "--steps", "1", "--timeline", nowhere], &["cannot write", "file"]);
+}
+
+#[test]
 fn output_may_be_cut_off() {
     use std::process::Stdio;
     let mut child = Command::new(env!("CARGO_BIN_EXE_tensile"))

@@ -53,7 +53,7 @@
 //! | add waits between lanes | [`sync`](mod@sync) | [`Synced`] |
 //! | prove | [`check`](mod@check), [`verify`](mod@verify) | [`CheckReport`] |
 //! | predict | [`simulate`](mod@simulate) | [`Simulation`] |
-//! | show | [`text`] | text, drawings |
+//! | show | [`text`], [`timeline`] | text, drawings, reasons, lanes over time |
 //!
 //! [`text::residency`] draws where tensors are, instruction by instruction. Here a weight is given up while it is not needed, for its host copy is valid, and
 //! an activation is dropped and made again:
@@ -90,6 +90,7 @@ pub mod simulate;
 pub mod strategy;
 pub mod sync;
 pub mod text;
+pub mod timeline;
 pub mod trace;
 pub mod verify;
 

@@ -1,11 +1,12 @@
 //! Programs as text that a person can read, and a drawing of where tensors are.
 //!
 //! [`program`], [`placed`] and [`synced`] give one line per instruction: position, lane, what it does, addresses (`@`), waits (`i3'` is instruction
-//! 3 of the step before). [`residency`] draws small programs.
+//! 3 of the step before). [`residency`] draws small programs. [`explain`](explain()) says why a plan is as it is.
 //!
-//! All four show wrong programs as well as right ones: what does not exist is shown by its id.
+//! The first four show wrong programs as well as right ones: what does not exist is shown by its id.
 
 mod drawing;
+mod explain;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +16,7 @@ use crate::program::{Instr, Lane, Layout, Placed, Placement, Program, Synced, Wa
 use crate::trace::{InPlace, Trace};
 
 pub use drawing::{Drawing, residency};
+pub use explain::{Again, Explanation, Fate, Story, Waiting, explain};
 
 /// A program as text; see [`program`], [`placed`], [`synced`].
 #[derive(Clone, Debug)]
@@ -43,10 +45,10 @@ pub fn synced<'a>(trace: &'a Trace, synced: &'a Synced) -> Listing<'a> {
 
 /// Names of tensors; with the id where the name alone would not do.
 #[derive(Clone, Debug)]
-struct Names(Vec<String>);
+pub(crate) struct Names(Vec<String>);
 
 impl Names {
-    fn new(trace: &Trace) -> Self {
+    pub(crate) fn new(trace: &Trace) -> Self {
         let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
         for tensor in trace.tensors() {
             *uses.entry(tensor.name.as_str()).or_default() += 1;
@@ -59,7 +61,7 @@ impl Names {
         Self(trace.tensor_ids().map(name).collect())
     }
 
-    fn get(&self, id: TensorId) -> String {
+    pub(crate) fn get(&self, id: TensorId) -> String {
         self.0.get(id.index()).cloned().unwrap_or_else(|| id.to_string())
     }
 }

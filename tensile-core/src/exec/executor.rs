@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tensile_sched::{Bytes, Lane};
+use tensile_sched::{Bytes, Lane, Span};
 
 use super::compiled::{Compiled, Poison, poison};
 use super::error::ExecError;
@@ -48,7 +48,7 @@ impl Ticket {
 }
 
 /// A step in flight.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct InFlight {
     iteration: u64,
     program: usize,
@@ -87,6 +87,8 @@ pub struct Executor<D: Device> {
     /// Start of a step on the compute lane, and its end on each lane, for the last three steps.
     pub(super) marks: [(D::Event, [D::Event; 3]); 3],
     in_flight: VecDeque<InFlight>,
+    /// The step that ended last.
+    latest: Option<InFlight>,
     finished: Vec<StepResult>,
     next_iteration: u64,
     pub(super) drained: bool,
@@ -121,6 +123,7 @@ impl<D: Device> Executor<D> {
             current: 0,
             marks: [marks()?, marks()?, marks()?],
             in_flight: VecDeque::new(),
+            latest: None,
             finished: Vec::new(),
             next_iteration: 0,
             drained: true,
@@ -247,6 +250,22 @@ impl<D: Device> Executor<D> {
         self.next_iteration
     }
 
+    /// When each instruction of the latest step ran, in the form of [`Simulation::spans`](tensile_sched::Simulation::spans), with the step's program. Waits until nothing is in
+    /// flight. None if no step has ended, or steps are not profiled.
+    ///
+    /// Times count from the end of the step before, or from the step's own start if the lanes were drained in between.
+    ///
+    /// # Errors
+    /// As [`drain`](Self::drain).
+    pub fn latest_spans(&mut self) -> Result<Option<(Arc<Compiled>, Vec<Span>)>, ExecError> {
+        self.drain()?;
+        let Some(step) = self.latest.filter(|_| self.options.profile) else { return Ok(None) };
+        match self.spans(step.iteration, step.program, step.drained) {
+            Ok(spans) => Ok(Some((Arc::clone(&self.programs[step.program].compiled), spans))),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
     /// What was measured of a program; none if it never ran here.
     pub fn stats(&self, compiled: &Arc<Compiled>) -> Option<&ProgramStats> {
         self.programs.iter().find(|program| Arc::ptr_eq(&program.compiled, compiled)).map(|program| &program.stats)
@@ -316,8 +335,8 @@ impl<D: Device> Executor<D> {
     }
 
     fn finish_oldest(&mut self) -> Result<(), ExecError> {
-        let step = self.in_flight.front().expect("called with a step in flight");
-        let (iteration, program, drained) = (step.iteration, step.program, step.drained);
+        let step = *self.in_flight.front().expect("called with a step in flight");
+        let InFlight { iteration, program, drained } = step;
         let waited = self.marks[(iteration % 3) as usize].1.iter().try_for_each(|end| self.device.wait_event(end));
         let timings = waited.and_then(|()| self.timings(iteration, program, drained));
         let timings = match timings {
@@ -338,6 +357,7 @@ impl<D: Device> Executor<D> {
         }
         self.finished.push(StepResult { iteration, outputs, timings });
         self.in_flight.pop_front();
+        self.latest = Some(step);
         Ok(())
     }
 }

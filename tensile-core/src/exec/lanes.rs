@@ -1,6 +1,6 @@
 //! One step on the three lanes: enqueueing it, and reading its events afterwards.
 
-use tensile_sched::{Instr, Lane, Nanos, Wait};
+use tensile_sched::{Instr, Lane, Nanos, Span, Wait};
 
 use super::compiled::Work;
 use super::executor::{Executor, Program};
@@ -116,6 +116,38 @@ impl<D: Device> Executor<D> {
             }
         }
         Ok(timings)
+    }
+}
+
+impl<D: Device> Executor<D> {
+    /// Reads the events of the latest step: when each instruction ran.
+    pub(super) fn spans(&self, iteration: u64, program: usize, drained: bool) -> Result<Vec<Span>, DeviceError> {
+        let (device, parity) = (&*self.device, (iteration % 2) as usize);
+        // Devices measure forward only: from the start of the step before, where it has not been overwritten.
+        let (start, _) = &self.marks[(iteration % 3) as usize];
+        let (start_before, ends_before) = &self.marks[((iteration + 2) % 3) as usize];
+        let from = if drained { start } else { start_before };
+        let since =
+            |event: &D::Event| device.elapsed_ns(from, event).map(|time| i64::try_from(time).unwrap_or(i64::MAX));
+        let mut origin = 0;
+        if !drained {
+            for end in ends_before {
+                origin = since(end)?.max(origin);
+            }
+        }
+        let Program { compiled, after, before, .. } = &self.programs[program];
+        let mut spans = Vec::with_capacity(compiled.instrs().len());
+        let mut latest: Option<i64> = None;
+        for (before, after) in before[parity].iter().zip(&after[parity]) {
+            let span = match (before, after) {
+                (Some(before), Some(after)) => Span { start: since(before)? - origin, end: since(after)? - origin },
+                // A release: behind all that comes before it.
+                _ => Span { start: latest.unwrap_or(0), end: latest.unwrap_or(0) },
+            };
+            latest = Some(latest.map_or(span.end, |latest| latest.max(span.end)));
+            spans.push(span);
+        }
+        Ok(spans)
     }
 }
 

@@ -116,6 +116,9 @@ pub(crate) struct TrainArgs {
     /// Save parameters and buffers to a safetensors file at the end.
     #[arg(long)]
     pub(crate) save: Option<PathBuf>,
+    /// Write lanes and memory over time, of the last step as it ran and of a step as it was predicted, to a JSON file that ui.perfetto.dev opens.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) timeline: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -139,6 +142,12 @@ pub(crate) struct PlanArgs {
     /// Print the program of the first feasible budget.
     #[arg(long)]
     pub(crate) show: bool,
+    /// Say of the first feasible budget where the time goes, why the large tensors are where they are, and what more memory would buy.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) explain: bool,
+    /// Write lanes and memory over time for the first feasible budget to a JSON file that ui.perfetto.dev opens.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) timeline: Option<PathBuf>,
     /// Write the training step to a trace file; gzip-compressed if its name ends with .gz.
     #[arg(long)]
     pub(crate) write_trace: Option<PathBuf>,

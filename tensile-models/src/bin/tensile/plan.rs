@@ -7,7 +7,7 @@ use serde::Serialize;
 use tensile_core::Device;
 use tensile_models::budget::Budget;
 use tensile_sched::baseline::{NoEviction, Retain};
-use tensile_sched::{Bytes, Floor, Limits, Link, Planned, Planner, Trace, file, floor, text};
+use tensile_sched::{Bytes, Floor, Limits, Link, Planned, Planner, Trace, file, floor, text, timeline};
 
 use crate::Failure;
 use crate::args::PlanArgs;
@@ -102,11 +102,12 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let retain =
         Retain.plan(&trace, &Limits { host: Bytes::MAX, ..limits.clone() }).context("planning without a limit")?;
     let lowest = floor(&trace, &limits).map_err(anyhow::Error::from)?;
-    let mut first: Option<Planned> = None;
+    let mut first: Option<(Limits, Planned)> = None;
     let mut rows = Vec::new();
     for &budget in &args.budget {
         let device = budget.resolve(none.report.arena);
-        let result = planner.plan(&trace, &Limits { device, ..limits.clone() });
+        let within = Limits { device, ..limits.clone() };
+        let result = planner.plan(&trace, &within);
         rows.push(Row {
             budget: budget.to_string(),
             budget_bytes: device.0,
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             plan: result.as_ref().ok().map(Plan::from),
         });
         if let Ok(planned) = result {
-            first.get_or_insert(planned);
+            first.get_or_insert((within, planned));
         }
     }
     let answer = Answer {
@@ -134,11 +135,18 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         out!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
     } else {
         print_answer(&answer, &trace, &lowest, &retain, &none);
-        if args.show
-            && let Some(planned) = &first
-        {
-            out!("\n{}", text::synced(&trace, &planned.synced));
+        if let Some((within, planned)) = &first {
+            if args.explain {
+                out!("\n{}", text::explain(&trace, planned, within));
+                print_more_memory(&*planner, &trace, within, planned);
+            }
+            if args.show {
+                out!("\n{}", text::synced(&trace, &planned.synced));
+            }
         }
+    }
+    if let (Some(path), Some((within, planned))) = (&args.timeline, &first) {
+        write(path, timeline::to_json(&[simulated(&trace, planned, within)]).as_bytes())?;
     }
     if first.is_none() {
         let reason =
@@ -182,6 +190,36 @@ fn print_answer(answer: &Answer, trace: &Trace, lowest: &Floor, retain: &Planned
     for row in answer.budgets.iter().filter(|row| row.infeasible.is_some()) {
         out!("{}: {}", row.budget, row.infeasible.as_deref().unwrap_or_default());
     }
+}
+
+/// What a little more memory would buy.
+fn print_more_memory(planner: &dyn Planner, trace: &Trace, limits: &Limits, planned: &Planned) {
+    out!("what more memory would buy: {} a step now", planned.simulation.step_time);
+    if planned.report.evictions + planned.report.reruns == 0 {
+        out!("  nothing: there is room for everything");
+        return;
+    }
+    for share in [5, 10] {
+        let device = Bytes((u128::from(limits.device.0) * (100 + share) / 100).try_into().unwrap_or(u64::MAX));
+        let answer = match planner.plan(trace, &Limits { device, ..limits.clone() }) {
+            Ok(more) => {
+                format!(
+                    "{} a step, {} slower than without a limit",
+                    more.simulation.step_time,
+                    percent(more.simulation.overhead())
+                )
+            }
+            Err(error) => error.to_string(),
+        };
+        out!("  {share} % more, {device}: {answer}");
+    }
+}
+
+/// The predicted step as lanes.
+pub(crate) fn simulated(trace: &Trace, planned: &Planned, limits: &Limits) -> timeline::Process {
+    let simulation = &planned.simulation;
+    let (spans, stalls) = (&simulation.spans, &simulation.stalls);
+    timeline::lanes("predicted", trace, &planned.synced, limits, spans, stalls, simulation.step_time)
 }
 
 fn read_trace(path: &Path) -> anyhow::Result<Trace> {

@@ -17,12 +17,12 @@ use tensile_models::job::{Job, LOSS};
 use tensile_models::report::{self, Report};
 use tensile_models::trainer::{TrainError, Trainer};
 use tensile_sched::baseline::NoEviction;
-use tensile_sched::{Bytes, Limits, Planned, Planner, floor};
+use tensile_sched::{Bytes, Limits, Nanos, Planned, Planner, floor, timeline};
 
 use crate::Failure;
 use crate::args::TrainArgs;
-use crate::output::table;
-use crate::setup;
+use crate::output::{table, write};
+use crate::{plan, setup};
 
 /// More would take longer than anybody waits, and counts of steps would overflow.
 const MOST_EPOCHS: usize = 1_000_000;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     if args.epochs > MOST_EPOCHS {
         return Err(Failure::Usage(format!("--epochs {} are too many; the most is {MOST_EPOCHS}", args.epochs)));
     }
-    if let Some(path) = &args.save {
+    for path in args.save.iter().chain(&args.timeline) {
         checkpoint::check_writable(path)?;
     }
     let device = setup::host_device(args.step.threads)?;
@@ -159,6 +159,7 @@ impl Session<'_> {
         let all = args.epochs * per_epoch;
         let total = if args.steps == 0 { all } else { args.steps.min(all) };
         let progress = Progress::new(run, total, args.json, reference);
+        let is_last = !args.compare || reference.is_some();
         let mut losses = Vec::new();
         let mut accuracy = None;
         let mut in_flight: VecDeque<Ticket> = VecDeque::new();
@@ -171,6 +172,9 @@ impl Session<'_> {
                 let loss = trainer.finish(ticket)?.scalar(LOSS);
                 let index = losses.len();
                 losses.push(loss);
+                if step + 1 == total && in_flight.is_empty() && is_last {
+                    self.write_timeline(&mut trainer)?;
+                }
                 // Accuracy belongs to the last step of an epoch, when nothing is in flight.
                 if epoch_ends && in_flight.is_empty() {
                     accuracy = Some(trainer.accuracy(&*self.data.test)?);
@@ -180,12 +184,26 @@ impl Session<'_> {
             }
         }
         progress.end();
-        let is_last = !args.compare || reference.is_some();
         if let Some(path) = args.save.as_ref().filter(|_| is_last) {
             trainer.save(path)?;
         }
         let report = Report::new(run, &mut trainer, budget, device_budget, accuracy)?;
         Ok((losses, report))
+    }
+}
+
+impl Session<'_> {
+    /// Writes the last step, if asked to.
+    fn write_timeline(&self, trainer: &mut Trainer<HostDevice>) -> Result<(), Failure> {
+        let Some(path) = &self.args.timeline else { return Ok(()) };
+        let Some((compiled, spans)) = trainer.executor().latest_spans()? else { return Ok(()) };
+        let (trace, planned, limits) = (&compiled.step().trace, compiled.planned(), compiled.limits());
+        let end = spans.iter().map(|span| span.end).max().unwrap_or(0);
+        let period = Nanos(u64::try_from(end).unwrap_or(0));
+        let measured = timeline::lanes("measured", trace, &planned.synced, limits, &spans, &[], period);
+        let predicted = plan::simulated(trace, planned, limits);
+        write(path, timeline::to_json(&[predicted, measured]).as_bytes())?;
+        Ok(())
     }
 }
 

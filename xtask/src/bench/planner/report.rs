@@ -55,7 +55,7 @@ fn summary(text: &mut String, report: &Report) {
         let found = reference_budgets(report, "_b16", label);
         let mean = mean(found.iter().filter_map(|(_, budget)| budget.slowdown("tensile")));
         let bound = mean_bound(&found);
-        let near = found.iter().filter(|(_, budget)| is_near_bound(budget)).count();
+        let near = found.iter().filter(|(_, budget)| is_near_bound(budget) == Some(true)).count();
         line!(
             text,
             "| 4. batch 16 at {label} | mean {} (bound {}); within 2 x bound + 0.5: {near} of {} |",
@@ -96,11 +96,10 @@ fn mean_bound(budgets: &[(&str, &Budget)]) -> Option<f64> {
     mean(budgets.iter().filter_map(|(_, budget)| budget.bounds[0]))
 }
 
-fn is_near_bound(budget: &Budget) -> bool {
-    match (budget.slowdown("tensile"), budget.bounds[0]) {
-        (Some(slowdown), Some(bound)) => slowdown <= 2.0 * bound + 0.005,
-        _ => false,
-    }
+/// Nothing without a bound.
+fn is_near_bound(budget: &Budget) -> Option<bool> {
+    let bound = budget.bounds[0]?;
+    Some(budget.slowdown("tensile").is_some_and(|slowdown| slowdown <= 2.0 * bound + 0.005))
 }
 
 /// The reference's own step graphs of one batch size, at one budget.
@@ -283,7 +282,7 @@ fn near_bound(text: &mut String, report: &Report) {
                     "| {name} | {label} | {} | {} | {} | {} | {} | {} |",
                     optional(budget.slowdown("tensile")),
                     optional(budget.bounds[0]),
-                    yes(is_near_bound(budget)),
+                    is_near_bound(budget).map_or("-", yes),
                     optional(budget.slowdown("paper")),
                     half.map_or("-".to_owned(), slowdown),
                     optional(budget.bounds[1])
