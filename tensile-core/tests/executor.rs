@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{compile, evict_all, executor, feed, interpret_steps, keep_all, limits, normed_images, run_steps};
 use tensile_core::device::host::{HostDevice, HostOptions};
-use tensile_core::exec::{ExecError, ExecutorOptions, lower};
+use tensile_core::exec::{ExecError, ExecutorOptions, StepSpans, lower};
 use tensile_core::optim::Optimizer;
 use tensile_sched::{Bytes, Lane};
 
@@ -80,7 +80,7 @@ fn the_latest_step_tells_when_its_instructions_ran() {
             profiled.finish(std::mem::replace(&mut ticket, next)).unwrap();
         }
         let timings = profiled.finish(ticket).unwrap().timings;
-        let (program, spans) = profiled.latest_spans().unwrap().expect("steps have run and are profiled");
+        let StepSpans { program, spans } = profiled.latest_spans().unwrap().expect("steps have run and are profiled");
         assert!(Arc::ptr_eq(&program, &compiled));
         let synced = &compiled.planned().synced;
         let instrs = synced.instrs();

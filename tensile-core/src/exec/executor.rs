@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tensile_sched::{Bytes, Lane, Span};
+use tensile_sched::{Bytes, Lane};
 
 use super::compiled::{Compiled, Poison, poison};
 use super::error::ExecError;
 use super::lower::Named;
-use super::stats::{ProgramStats, StepOutput, StepResult};
+use super::stats::{ProgramStats, StepOutput, StepResult, StepSpans};
 use crate::device::host::count::{Tag, with_tag};
 use crate::device::{Device, DeviceError};
 use crate::graph::Persistent;
@@ -250,18 +250,15 @@ impl<D: Device> Executor<D> {
         self.next_iteration
     }
 
-    /// When each instruction of the latest step ran, in the form of [`Simulation::spans`](tensile_sched::Simulation::spans), with the step's program. Waits until nothing is in
-    /// flight. None if no step has ended, or steps are not profiled.
-    ///
-    /// Times count from the end of the step before, or from the step's own start if the lanes were drained in between.
+    /// When each instruction of the latest step ran. Waits until nothing is in flight. None if no step has ended, or steps are not profiled.
     ///
     /// # Errors
     /// As [`drain`](Self::drain).
-    pub fn latest_spans(&mut self) -> Result<Option<(Arc<Compiled>, Vec<Span>)>, ExecError> {
+    pub fn latest_spans(&mut self) -> Result<Option<StepSpans>, ExecError> {
         self.drain()?;
         let Some(step) = self.latest.filter(|_| self.options.profile) else { return Ok(None) };
         match self.spans(step.iteration, step.program, step.drained) {
-            Ok(spans) => Ok(Some((Arc::clone(&self.programs[step.program].compiled), spans))),
+            Ok(spans) => Ok(Some(StepSpans { program: Arc::clone(&self.programs[step.program].compiled), spans })),
             Err(error) => Err(self.fail(error)),
         }
     }

@@ -123,12 +123,17 @@ impl<D: Device> Executor<D> {
     /// Reads the events of the latest step: when each instruction ran.
     pub(super) fn spans(&self, iteration: u64, program: usize, drained: bool) -> Result<Vec<Span>, DeviceError> {
         let (device, parity) = (&*self.device, (iteration % 2) as usize);
-        // Devices measure forward only: from the start of the step before, where it has not been overwritten.
         let (start, _) = &self.marks[(iteration % 3) as usize];
         let (start_before, ends_before) = &self.marks[((iteration + 2) % 3) as usize];
         let from = if drained { start } else { start_before };
-        let since =
-            |event: &D::Event| device.elapsed_ns(from, event).map(|time| i64::try_from(time).unwrap_or(i64::MAX));
+        // Devices measure forward only, and a copy may have begun before the compute lane's mark.
+        let since = |event: &D::Event| -> Result<i64, DeviceError> {
+            let time = |from, to| Ok(i64::try_from(device.elapsed_ns(from, to)?).unwrap_or(i64::MAX));
+            match time(from, event)? {
+                0 => Ok(-time(event, from)?),
+                after => Ok(after),
+            }
+        };
         let mut origin = 0;
         if !drained {
             for end in ends_before {

@@ -16,4 +16,4 @@ pub use error::ExecError;
 pub use executor::{Executor, ExecutorOptions, Ticket};
 pub use lower::{Call, CallArg, Named, Step, lower};
 pub use persistent::PersistentValue;
-pub use stats::{CopyStats, OpStats, ProgramStats, StepOutput, StepResult, StepTimings};
+pub use stats::{CopyStats, OpStats, ProgramStats, StepOutput, StepResult, StepSpans, StepTimings};

@@ -1,6 +1,8 @@
 //! What an executor measures.
 
-use tensile_sched::{Instr, Nanos, OpId, Trace, TraceError};
+use std::sync::Arc;
+
+use tensile_sched::{Instr, Nanos, OpId, Span, Trace, TraceError};
 
 use super::compiled::Compiled;
 use super::lower::Step;
@@ -110,6 +112,16 @@ pub struct StepTimings {
     pub copies_out: Nanos,
     /// Sum of the times of its copies to the device; zero unless timed.
     pub copies_in: Nanos,
+}
+
+/// When the instructions of a step ran.
+#[derive(Clone, Debug)]
+pub struct StepSpans {
+    /// The step's program.
+    pub program: Arc<Compiled>,
+    /// One for each instruction, in the form of [`Simulation::spans`](tensile_sched::Simulation::spans): in nanoseconds from the end of the step before, or from the step's own
+    /// start if the lanes were drained in between.
+    pub spans: Vec<Span>,
 }
 
 /// A result of a step.

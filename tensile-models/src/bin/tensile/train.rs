@@ -10,7 +10,7 @@ use serde::Serialize;
 use tensile_core::Device;
 use tensile_core::checkpoint;
 use tensile_core::device::host::HostDevice;
-use tensile_core::exec::{ExecutorOptions, Ticket};
+use tensile_core::exec::{ExecutorOptions, StepSpans, Ticket};
 use tensile_models::budget::Budget;
 use tensile_models::data::{self, Batches, Splits};
 use tensile_models::job::{Job, LOSS};
@@ -196,7 +196,7 @@ impl Session<'_> {
     /// Writes the last step, if asked to.
     fn write_timeline(&self, trainer: &mut Trainer<HostDevice>) -> Result<(), Failure> {
         let Some(path) = &self.args.timeline else { return Ok(()) };
-        let Some((compiled, spans)) = trainer.executor().latest_spans()? else { return Ok(()) };
+        let Some(StepSpans { program: compiled, spans }) = trainer.executor().latest_spans()? else { return Ok(()) };
         let (trace, planned, limits) = (&compiled.step().trace, compiled.planned(), compiled.limits());
         let end = spans.iter().map(|span| span.end).max().unwrap_or(0);
         let period = Nanos(u64::try_from(end).unwrap_or(0));
