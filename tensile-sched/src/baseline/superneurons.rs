@@ -326,7 +326,7 @@ mod tests {
         let mut sizes = vec![(UNIT, Role::Input)];
         sizes.extend([(UNIT, Role::Activation); 6]);
         sizes.extend([(UNIT, Role::Gradient); 7]);
-        let class = |layer: u32| if layer % 2 == 0 { "conv2d" } else { "relu" };
+        let class = |layer: u32| if layer.is_multiple_of(2) { "conv2d" } else { "relu" };
         let mut ops: Vec<Op> =
             (0..6).map(|layer| of_class(op(1_000_000, &[layer], &[layer + 1]), class(layer))).collect();
         ops.push(of_class(op(1_000_000, &[6], &[7]), "loss"));
