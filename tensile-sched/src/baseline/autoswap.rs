@@ -213,10 +213,10 @@ fn trips(facts: &Facts<'_>, selected: &[Candidate], peak: usize) -> Vec<Trip> {
         let back = Return { earliest, until: one.to, start };
         let tensor = one.tensor;
         if one.across {
-            result.push(Trip { tensor, leave: Some(leave), back: None });
-            result.push(Trip { tensor, leave: None, back: Some(back) });
+            result.push(Trip { tensor, hides: true, leave: Some(leave), back: None });
+            result.push(Trip { tensor, hides: true, leave: None, back: Some(back) });
         } else {
-            result.push(Trip { tensor, leave: Some(leave), back: Some(back) });
+            result.push(Trip { tensor, hides: true, leave: Some(leave), back: Some(back) });
         }
     }
     result
@@ -302,15 +302,15 @@ mod tests {
         let of = |tensor: u32| trips.iter().filter(|trip| trip.tensor.0 == tensor).collect::<Vec<_>>();
         let leave = Leave { after: 1, latest: 2, copy: (100, 140) };
         let back = Return { earliest: 3, until: 6, start: 560 };
-        assert_eq!(of(0), [&Trip { tensor: TensorId(0), leave: Some(leave), back: Some(back) }]);
+        assert_eq!(of(0), [&Trip { tensor: TensorId(0), hides: true, leave: Some(leave), back: Some(back) }]);
         let leave = Leave { after: 2, latest: 2, copy: (200, 290) };
         let back = Return { earliest: 3, until: 4, start: 290 };
-        assert_eq!(of(1), [&Trip { tensor: TensorId(1), leave: Some(leave), back: Some(back) }]);
+        assert_eq!(of(1), [&Trip { tensor: TensorId(1), hides: true, leave: Some(leave), back: Some(back) }]);
         let leave = Leave { after: 5, latest: 7, copy: (500, 520) };
         let back = Return { earliest: 3, until: 4, start: 380 };
         let across = [
-            Trip { tensor: TensorId(3), leave: Some(leave), back: None },
-            Trip { tensor: TensorId(3), leave: None, back: Some(back) },
+            Trip { tensor: TensorId(3), hides: true, leave: Some(leave), back: None },
+            Trip { tensor: TensorId(3), hides: true, leave: None, back: Some(back) },
         ];
         assert_eq!(of(3), across.iter().collect::<Vec<_>>());
     }

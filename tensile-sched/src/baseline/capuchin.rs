@@ -14,7 +14,7 @@
 //! 2. **Hybrid**: what then is still missing comes from the cheaper of the best swap (its exposed time, for bytes that go before their copy has ended and come later as well) and the best recomputation (the highest MSPS, memory saving per second). The time of a recomputation
 //!    includes its sources that have been chosen for recomputation themselves or are dead by then, so that each choice changes the MSPS of others. What a chain regenerates on the way is kept for its own
 //!    back access if there is room (collective recomputation), and dropped again if not.
-//! 3. **Feedback**: in-triggers start at the ideal time; the lane is played through, and each swap-in that is late for its back access is triggered earlier by 5 % of its copy, as the original does from one
+//! 3. **Feedback**: in-triggers start just in time; the lane is played through, and each swap-in that is late for its back access is triggered earlier by 5 % of its copy, as the original does from one
 //!    step to the next, until none is late or none can start earlier.
 //! 4. **Decoupled swap-outs**: bytes go when the copy has ended, or earlier if they are wanted earlier; whoever wants them waits.
 //!
@@ -86,6 +86,7 @@ struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Swap {
     of: Candidate,
+    hides: bool,
     out: u64,
     trigger: u64,
 }
@@ -196,16 +197,16 @@ impl<'a> Choices<'a> {
         self.load[from..to].iter_mut().for_each(|load| *load -= bytes);
     }
 
-    fn swap(&mut self, candidate: Candidate, out: u64, back: u64) {
+    fn swap(&mut self, candidate: Candidate, hides: bool, out: u64, back: u64) {
         let facts = self.facts;
         let index = candidate.tensor.index();
         if facts.role(candidate.tensor) != Role::Input {
             insert(&mut self.out_lane, out, facts.out_time[index]);
         }
         insert(&mut self.in_lane, back, facts.in_time[index]);
-        // The ideal in-trigger, whatever else is on the lane.
-        let ideal = facts.start[candidate.to].saturating_sub(facts.in_time[index]);
-        self.swaps.push(Swap { of: candidate, out, trigger: ideal });
+        // Just in time, as far as the lane allows.
+        let trigger = back.min(facts.start[candidate.to].saturating_sub(facts.in_time[index]));
+        self.swaps.push(Swap { of: candidate, hides, out, trigger });
     }
 
     /// Swaps that hide count from the end of the one copy to the start of the other.
@@ -220,7 +221,7 @@ impl<'a> Choices<'a> {
             let (from, to) = (first_from(facts, times.ready).max(candidate.from + 1), running(facts, times.back));
             let helps = from < to && self.load[from..to].iter().any(|&load| load > self.cap);
             if times.free >= 0 && helps {
-                self.swap(candidate, times.out, times.back);
+                self.swap(candidate, true, times.out, times.back);
                 self.take(candidate.tensor, from, to);
                 open.retain(|other| *other != candidate);
             }
@@ -270,7 +271,7 @@ impl<'a> Choices<'a> {
                 self.recompute(open[index]);
             } else {
                 let Exposed { out, back, .. } = exposed(self, index);
-                self.swap(open[index], out, back);
+                self.swap(open[index], false, out, back);
             }
             is_open[index] = false;
             let Candidate { tensor, from, to } = open[index];
@@ -401,6 +402,7 @@ impl<'a> Choices<'a> {
         self.collect(&mut plan, &mut load, recomputed);
         let trip = |swap: &Swap| Trip {
             tensor: swap.of.tensor,
+            hides: swap.hides,
             leave: Some(Leave {
                 after: swap.of.from + 1,
                 latest: facts.n_ops(),

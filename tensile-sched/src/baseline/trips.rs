@@ -31,6 +31,8 @@ pub(super) struct Return {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Trip {
     pub(super) tensor: TensorId,
+    /// Whether it hides, so that it takes its room before those that do not.
+    pub(super) hides: bool,
     pub(super) leave: Option<Leave>,
     pub(super) back: Option<Return>,
 }
@@ -41,7 +43,8 @@ pub(super) struct Trip {
 /// they come when their copy starts, but later if the load would exceed it.
 pub(super) fn enter_trips(facts: &Facts<'_>, plan: &mut Plan, load: &mut [u64], limit: u64, mut trips: Vec<Trip>) {
     let n_ops = facts.n_ops();
-    trips.sort_by_key(|trip| (trip.leave.map(|leave| leave.copy.0), trip.tensor));
+    trips.sort_by_key(|trip| (!trip.hides, trip.leave.map(|leave| leave.copy.0), trip.tensor));
+    let mut saves = Vec::new();
     let mut gone = vec![0; trips.len()];
     for (trip, gone) in trips.iter().zip(&mut gone) {
         let Some(leave) = trip.leave else { continue };
@@ -54,13 +57,17 @@ pub(super) fn enter_trips(facts: &Facts<'_>, plan: &mut Plan, load: &mut [u64], 
         load[leave.after..*gone].iter_mut().for_each(|load| *load += bytes);
         let ended = facts.start[1..].partition_point(|&end| end <= leave.copy.0);
         if let Some(save) = ended.clamp(leave.after, (*gone).max(leave.after)).checked_sub(1) {
-            plan.save_after[save].push(trip.tensor);
+            saves.push((leave.copy.0, trip.tensor, save));
         }
         plan.release_before[*gone].push((trip.tensor, until));
     }
+    saves.sort_unstable();
+    for (_, tensor, save) in saves {
+        plan.save_after[save].push(tensor);
+    }
     let mut order: Vec<usize> = (0..trips.len()).filter(|&index| trips[index].back.is_some()).collect();
     let until = |index: usize| trips[index].back.map(|back| back.until);
-    order.sort_by_key(|&index| std::cmp::Reverse((until(index), index)));
+    order.sort_by_key(|&index| std::cmp::Reverse((trips[index].hides, until(index), index)));
     let mut claims = Vec::new();
     for index in order {
         let (trip, Some(back)) = (&trips[index], trips[index].back) else { continue };
@@ -110,6 +117,7 @@ mod tests {
         let facts = Facts::new(&trace, &limits);
         let trip = Trip {
             tensor: TensorId(0),
+            hides: true,
             leave: Some(Leave { after: 1, latest: 5, copy: (10, 25) }),
             back: Some(Return { earliest: 0, until: 5, start: 35 }),
         };
