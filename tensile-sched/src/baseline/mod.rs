@@ -1,4 +1,17 @@
-//! Policies to compare with, each in one file with its source.
+//! Policies to compare with, each in one file (or folder) with its source and what is different here.
+//!
+//! | name | source | means |
+//! |---|---|---|
+//! | `none`, `retain` | | none; with and without liveness |
+//! | `paper` | TENSILE, arXiv 2105.13336 | swap by size; then recompute |
+//! | `vdnn-conv`, `vdnn-all` | vDNN, MICRO 2016 | swap layers' inputs |
+//! | `superneurons` | SuperNeurons, PPoPP 2018 | swap convolutions' outputs; recompute the rest |
+//! | `capuchin` | Capuchin, ASPLOS 2020 | swap what hides; then the cheaper of both |
+//! | `autoswap` | AutoSwap, arXiv 1903.06631 | swap by absence over the peak |
+//! | `chen-sqrt` | Chen et al., arXiv 1604.06174 | recompute segments |
+//! | `dtr` | DTR, ICLR 2021 | recompute by staleness, size and cost |
+//!
+//! Each decides everything itself, as its authors say; `fit` sees to it that the arena is within the budget.
 
 mod autoswap;
 mod away;
