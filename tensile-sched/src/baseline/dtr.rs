@@ -29,7 +29,7 @@ use crate::trace::{InPlace, Role, Trace};
 /// - Ops in place are copies in the paper; here they take their input's bytes over where it dies, as in `none`, except in a rerun.
 /// - An input counts from its first use, when it is copied in.
 /// - The decisions are made ahead on predicted latencies and not as the step runs, and do not cost time.
-/// - Where a budget cannot be met, because nothing is left to evict or there are more than [`MOST_RERUNS_PER_OP`] reruns for each op, a search by bisection finds the
+/// - Where a budget cannot be met, because nothing is left to evict or there are more than twelve reruns for each op, a search by bisection finds the
 ///   lowest cap that can; the paper stops at twice the time.
 ///
 /// O(n · m) for n evictions and m tensors on the device.
