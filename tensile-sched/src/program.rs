@@ -129,6 +129,17 @@ pub struct Program {
     pub instrs: Vec<Instr>,
 }
 
+impl Program {
+    /// The ops in the order of their `Run`s.
+    pub fn order(&self) -> Vec<OpId> {
+        let runs = self.instrs.iter().filter_map(|instr| match instr {
+            Instr::Run { op, .. } => Some(*op),
+            _ => None,
+        });
+        runs.collect()
+    }
+}
+
 /// Addresses of what one instruction claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {

@@ -351,6 +351,14 @@ impl Trace {
         Ok(self)
     }
 
+    /// The same step with its ops in another order: `order[k]` is the op that comes k-th. The order must name each op once and keep what ops depend on.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), if a tensor would be read before it is written.
+    pub fn in_order(&self, order: &[OpId]) -> Result<Self, TraceError> {
+        Self::new(self.tensors.clone(), order.iter().map(|&op| self.op(op).clone()).collect())
+    }
+
     /// Sum of all latencies: the step time of a device with memory for everything.
     pub fn compute_time(&self) -> Nanos {
         self.ops.iter().map(|op| op.latency).sum()

@@ -7,7 +7,7 @@ use crate::id::{Nanos, OpId, TensorId};
 use crate::limits::Limits;
 use crate::liveness::{AccessKind, Idle, Liveness};
 use crate::planner::Planned;
-use crate::program::Instr;
+use crate::program::{Instr, Program};
 use crate::trace::{Role, Trace};
 
 use super::Names;
@@ -96,7 +96,12 @@ pub struct Explanation<'a> {
 ///
 /// Waiting is charged to the copy that ended when the wait did. If that copy was late because others were before it on its lane, those are not named.
 ///
+/// Idle intervals are those in the order in which the program runs the ops.
+///
 /// n log n in instructions and accesses.
+///
+/// # Panics
+/// If the program is not one that `check` accepts for this trace.
 pub fn explain<'a>(trace: &'a Trace, planned: &Planned, limits: &Limits) -> Explanation<'a> {
     let instrs = planned.synced.instrs();
     let simulation = &planned.simulation;
@@ -138,7 +143,7 @@ pub fn explain<'a>(trace: &'a Trace, planned: &Planned, limits: &Limits) -> Expl
         compute_time: simulation.compute_time,
         reruns,
         waiting,
-        stories: stories(trace, instrs, limits, &stalled_by),
+        stories: stories_in_order(trace, &planned.synced.placed.program, limits, &stalled_by),
         most_tensors: 20,
     }
 }
@@ -149,6 +154,34 @@ fn unique_labels(trace: &Trace) -> Vec<bool> {
         *uses.entry(&op.label).or_default() += 1;
     }
     trace.ops().iter().map(|op| uses[op.label.as_str()] == 1).collect()
+}
+
+/// Stories in the program's own order of ops, told with the trace's ids.
+fn stories_in_order(trace: &Trace, program: &Program, limits: &Limits, stalled_by: &[Nanos]) -> Vec<Story> {
+    let order = program.order();
+    if order.is_sorted() {
+        return stories(trace, &program.instrs, limits, stalled_by);
+    }
+    let mut place = vec![OpId(0); trace.ops().len()];
+    for (index, op) in order.iter().enumerate() {
+        place[op.index()] = OpId::from_index(index);
+    }
+    let mut instrs = program.instrs.clone();
+    for instr in &mut instrs {
+        if let Instr::Run { op, .. } | Instr::Rerun { op, .. } = instr {
+            *op = place[op.index()];
+        }
+    }
+    let reordered = trace.in_order(&order).expect("a program keeps what ops depend on");
+    let mut stories = stories(&reordered, &instrs, limits, stalled_by);
+    for story in &mut stories {
+        story.idle.from = order[story.idle.from.index()];
+        story.idle.to = order[story.idle.to.index()];
+        if let Fate::Recomputed(op, _) = &mut story.fate {
+            *op = order[op.index()];
+        }
+    }
+    stories
 }
 
 /// Something that happens to one tensor.
@@ -431,6 +464,29 @@ mod tests {
             text.contains("stays; otherwise: 200 ns of copies, 0 ns of it not hidden, or run again in 30 ns"),
             "{text}"
         );
+    }
+
+    /// g (100) is read by the update of p, op 2, which the program runs before op 1.
+    #[test]
+    fn stories_follow_the_programs_order() {
+        let trace = trace(
+            &[(100, Role::Parameter), (100, Role::Gradient), (100, Role::Activation)],
+            vec![op(30, &[0], &[1]), op(20, &[], &[2]), op(10, &[1], &[]).with_updates(&[0])],
+        );
+        let limits = limits(1000, Mode::Both);
+        let order = [OpId(0), OpId(2), OpId(1)];
+        let mut planned = NoEviction.plan(&trace.in_order(&order).unwrap(), &limits).unwrap();
+        for instr in &mut planned.synced.placed.program.instrs {
+            if let Instr::Run { op, .. } = instr {
+                *op = order[op.index()];
+            }
+        }
+        assert_eq!(planned.synced.placed.program.order(), order);
+        let explanation = explain(&trace, &planned, &limits);
+        let idle: Vec<_> = explanation.stories.iter().map(|story| (story.idle, story.kernels)).collect();
+        // The gradient is used up at once; the parameter is idle while op 1 runs, which comes last.
+        let expected = Idle { tensor: TensorId(0), from: OpId(2), to: OpId(0), across_boundary: true };
+        assert_eq!(idle, [(expected, Nanos(20))]);
     }
 
     #[test]

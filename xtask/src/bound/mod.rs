@@ -40,7 +40,8 @@
 //!
 //! # What it is not
 //!
-//! The order of ops is the trace's. A planner that reorders them can beat the bound of the file's order; apply it to the reordered trace then. Fragmentation, host memory, largest blocks, given
+//! The order of ops is the trace's. A program that runs them in another order can beat the bound of the file's order; apply it to `trace.in_order(&program.order())` then, which bounds all programs
+//! of that order. Fragmentation, host memory, largest blocks, given
 //! boundaries and the slowdown of kernels beside copies are not looked at: they can only make programs slower. Distances come from fractions: a real program evicts whole tensors, in whole copies.
 
 mod lp;

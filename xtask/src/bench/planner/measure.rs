@@ -4,10 +4,14 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tensile_sched::{
-    Bytes, Duplex, Infeasible, Limits, Link, Liveness, Mode, NoEviction, Planned, Planner, Trace, floor, planner,
+    Bytes, Duplex, Infeasible, Limits, Link, Liveness, Mode, NoEviction, OpId, Planned, Planner, Trace, floor, planner,
 };
 
+use super::items::FAST;
 use crate::bound::{Detail, least_overhead};
+
+/// `tensile` with effort `fast`, which is no policy of its own.
+pub(super) const FAST_NAME: &str = "tensile, fast";
 
 /// One trace under all budgets.
 #[derive(Serialize)]
@@ -28,8 +32,10 @@ pub(super) struct Measured {
 pub(super) struct Budget {
     pub(super) label: String,
     pub(super) bytes: u64,
-    /// Full duplex, then half.
+    /// Full duplex, then half, in the order of the file.
     pub(super) bounds: [Option<f64>; 2],
+    /// Full duplex, in the order of `tensile`'s program, if that is another.
+    pub(super) bound_in_own_order: Option<f64>,
     pub(super) plans: Vec<Plan>,
 }
 
@@ -55,12 +61,21 @@ pub(super) struct Outcome {
     pub(super) bytes_in: u64,
     pub(super) peak: u64,
     pub(super) arena: u64,
+    /// The order of the ops, if it is not the file's.
+    #[serde(skip)]
+    pub(super) order: Option<Vec<OpId>>,
 }
 
 impl Budget {
     /// The full-duplex plan of a policy.
     pub(super) fn plan(&self, policy: &str) -> Option<&Plan> {
         self.plans.iter().find(|plan| plan.policy == policy && !plan.half_duplex)
+    }
+
+    /// The lesser of the bounds: of the file's order, and of `tensile`'s own.
+    pub(super) fn least_bound(&self) -> Option<f64> {
+        let of_file = self.bounds[0]?;
+        Some(self.bound_in_own_order.map_or(of_file, |own| own.min(of_file)))
     }
 
     pub(super) fn slowdown(&self, policy: &str) -> Option<f64> {
@@ -100,6 +115,7 @@ fn outcome(planned: &Planned) -> Outcome {
         bytes_in: report.bytes_in.0,
         peak: report.peak.0,
         arena: report.arena.0,
+        order: Some(planned.synced.placed.program.order()).filter(|order| !order.is_sorted()),
     }
 }
 
@@ -157,6 +173,10 @@ pub(super) fn measure(name: &str, trace: &Trace, wanted: &Wanted, extra: &[(Stri
 
 fn measure_budget(trace: &Trace, wanted: &Wanted, label: String, bytes: u64) -> Budget {
     let mut plans = Vec::new();
+    if wanted.wants("tensile") {
+        let fast = plan(&FAST, trace, &limits(bytes, Mode::Both, false));
+        plans.push(Plan { policy: FAST_NAME.to_owned(), ..fast });
+    }
     for half_duplex in [false, true] {
         for policy in planner::all() {
             let is_compared = !half_duplex || ["tensile", "paper"].contains(&policy.name());
@@ -167,5 +187,11 @@ fn measure_budget(trace: &Trace, wanted: &Wanted, label: String, bytes: u64) -> 
     }
     let bounds =
         [false, true].map(|half_duplex| wanted.bounds.then(|| bound(trace, &limits(bytes, Mode::Both, half_duplex))));
-    Budget { label, bytes, bounds, plans }
+    let own: Option<&Plan> = plans.iter().find(|plan| plan.policy == "tensile" && !plan.half_duplex);
+    let own = own.and_then(|plan| plan.result.as_ref()?.order.as_ref()).filter(|_| wanted.bounds);
+    let bound_in_own_order = own.map(|order| {
+        let reordered = trace.in_order(order).expect("a program keeps what ops depend on");
+        bound(&reordered, &limits(bytes, Mode::Both, false))
+    });
+    Budget { label, bytes, bounds, bound_in_own_order, plans }
 }
