@@ -4,7 +4,7 @@
 //! the best one is improved by raising the rank of the block that stands highest ("squeaky wheel"), until the arena is good enough or the work is used up. Where blocks are few,
 //! [`Exact`] looks for a packing that reaches the target, too.
 //!
-//! Where addresses are given and leave gaps, blocks are placed first-fit instead: several orders are
+//! Where addresses are given and leave gaps, and where all that does not suffice, blocks are placed first-fit: several orders are
 //! tried, then the best one is improved by moving the block that broke the target forward.
 
 use super::blocks::{Block, Piece};
@@ -12,20 +12,22 @@ use super::exact::Exact;
 use super::skyline::{Rank, Skyline};
 use crate::id::Bytes;
 
-/// Array entries looked at before the search for something better ends; about 0.1 s.
-const MOST_VISITS: u64 = 40_000_000;
+/// Array entries looked at before a search for a better order ends; about 0.05 s.
+const MOST_VISITS: u64 = 20_000_000;
 /// Most rounds of improvement.
 const MOST_ROUNDS: usize = 400;
 /// Most rounds of a quick search.
 const QUICK_ROUNDS: usize = 8;
 /// What the rank of the highest block is multiplied by. Found by trial.
 const PROMOTION: f64 = 1.5;
-/// Tree nodes looked at before the search ends; about 0.1 s.
-const MOST_SKYLINE_VISITS: u64 = 6_000_000;
+/// Tree nodes looked at before a search for better ranks ends; about 0.05 s.
+const MOST_SKYLINE_VISITS: u64 = 4_000_000;
 /// The same for a quick search; about 3 ms.
 const QUICK_VISITS: u64 = 150_000;
 /// More blocks than this are not packed by backtracking.
 const FEW_BLOCKS: usize = 400;
+/// More blocks than this are placed first-fit only around given ones.
+const MOST_FIRST_FIT: usize = 4000;
 /// How far forward improvement moves a block, in turns: to this many quarters of its place. Found by trial.
 const JUMPS: [usize; 4] = [2, 1, 2, 0];
 /// A block with more neighbours than this is placed by a scan over everything.
@@ -108,15 +110,21 @@ pub(super) struct Packed {
 pub(super) fn pack(blocks: &[Block], n_positions: u32, effort: Effort) -> Result<Packed, (usize, usize)> {
     let ground = Ground::new(blocks, n_positions)?;
     let bound = ground.bound(blocks, n_positions);
-    if ground.entries.is_empty() {
-        Ok(pack_up(blocks, ground, n_positions, bound, effort))
-    } else {
-        Ok(pack_around(blocks, ground, n_positions, bound, effort))
+    if !ground.entries.is_empty() {
+        return Ok(pack_around(blocks, ground, n_positions, bound, effort));
     }
+    let packed = pack_up(blocks, &ground, n_positions, bound, effort);
+    let is_enough = packed.arena <= effort.goal(bound, effort.round_slack);
+    if is_enough || effort.n_rounds <= QUICK_ROUNDS || ground.free.len() > MOST_FIRST_FIT {
+        return Ok(packed);
+    }
+    // The two do well on different steps.
+    let other = pack_around(blocks, ground, n_positions, bound, effort);
+    Ok(if other.arena < packed.arena { other } else { packed })
 }
 
 /// On an even ground.
-fn pack_up(blocks: &[Block], ground: Ground, n_positions: u32, bound: u64, effort: Effort) -> Packed {
+fn pack_up(blocks: &[Block], ground: &Ground, n_positions: u32, bound: u64, effort: Effort) -> Packed {
     let mut skyline = Skyline::new(blocks, &ground.free, n_positions);
     let mut addresses = ground.addresses.clone();
     let mut best = Packed { addresses: vec![], arena: u64::MAX };
