@@ -22,7 +22,7 @@ use super::packed::packed;
 use super::{Infeasible, Planned, Planner, complete, place, published};
 use crate::baseline::no_eviction;
 use crate::floor::{Floor, floor, working_set};
-use crate::id::Bytes;
+use crate::id::{Bytes, Nanos};
 use crate::limits::{Limits, Mode};
 use crate::program::Placed;
 use crate::trace::Trace;
@@ -145,15 +145,18 @@ impl Tensile {
                 Effort::Best => search.run_plain(),
             }
         }
-        let time = |search: &Search<'_>| search.best.as_ref().map(|best| best.simulation.step_time);
-        let best =
-            (0..searches.len()).filter(|&index| time(&searches[index]).is_some()).min_by_key(|&i| time(&searches[i]));
         let least_host = searches.iter().filter_map(|search| search.least_host).min();
-        let Some(best) = best else { return (None, least_host) };
-        let mut search = searches.swap_remove(best);
+        let time = |search: &Search<'_>| search.best.as_ref().map_or(Nanos::MAX, |best| best.simulation.step_time);
+        searches.sort_by_key(time);
         if self.effort == Effort::Best {
-            search.vary();
+            searches.truncate(MOST_ORDERS);
+            let share = searches.len();
+            searches.iter_mut().for_each(|search| search.vary(share));
+            searches.sort_by_key(time);
         }
+        let Some(mut search) = searches.into_iter().next().filter(|search| search.best.is_some()) else {
+            return (None, least_host);
+        };
         let mut placed = search.best.take().expect("it has a program").placed;
         if let Some(order) = orders.iter().find(|order| std::ptr::eq(&order.trace, search.trace())) {
             order.restore(&mut placed.program);
@@ -161,6 +164,9 @@ impl Tensile {
         (Some(placed), least_host)
     }
 }
+
+/// Orders of the ops in which recipes are varied.
+const MOST_ORDERS: usize = 2;
 
 /// Bytes above the budget × time, without evictions.
 fn excess_time(facts: &Facts<'_>) -> u128 {

@@ -57,14 +57,22 @@ pub(super) struct Found {
 
 /// Prices of a copy lane that are tried.
 const LANE_PRICES: [f64; 5] = [0.02, 0.1, 0.5, 1.0, 0.0];
+/// A plan with little effort that slows a step down by more than this part of it is worth trying other recipes.
+const WORTH_MORE: f64 = 0.1;
+/// Recipes without bias that are laid out.
+const MOST_PLAIN: usize = 4;
 /// Most rounds of tightening caps for one recipe.
 const MOST_ROUNDS: usize = 10;
 /// Most instructions laid out by one search; a thorough layout counts [`THOROUGH`] times.
 const MOST_LAID_OUT: usize = 300_000;
 const THOROUGH: usize = 5;
-/// Most accesses of the trace that are gone through by trying recipes, and most recipes.
-const MOST_ACCESSES: usize = 500_000;
-const MOST_RECIPES: usize = 400;
+/// Most work of trying recipes; one takes about as much as the accesses of the trace to the power of 1.5.
+const MOST_WORK: f64 = 36e6;
+/// Most recipes: these, and so many for each op.
+const LEAST_RECIPES: usize = 100;
+const RECIPES_PER_OP: usize = 20;
+/// Rounds without progress after which the lead without addresses is sought elsewhere.
+const MOST_IDLE: usize = 10;
 /// Variations that are tried side by side.
 const BATCH: usize = 4;
 /// Steps of fewer ops are planned faster by one thread.
@@ -97,12 +105,12 @@ impl<'a> Search<'a> {
         Self { facts, best: None, least_host: None, n_laid_out: 0, stretched: facts.start.clone(), caps: None }
     }
 
-    /// One recipe, until it fits; others only if none does.
+    /// One recipe, until it fits; others only if none does, or if the step gets much slower.
     pub(super) fn run_fast(&mut self) {
+        let flat = Caps::new(self.facts, self.facts.budget().0);
         for recipe in self.plain_recipes() {
-            let caps = Caps::new(self.facts, self.facts.budget().0);
-            self.fit(recipe, caps);
-            if self.best.is_some() {
+            self.fit(recipe, flat.clone());
+            if self.best.as_ref().is_some_and(|best| best.simulation.overhead() < WORTH_MORE) {
                 return;
             }
         }
@@ -118,11 +126,17 @@ impl<'a> Search<'a> {
         let flat = Caps::new(self.facts, self.facts.budget().0);
         let mut tried: Vec<Tried> =
             self.plain_recipes().into_iter().filter_map(|recipe| self.try_out(recipe, &flat.values)).collect();
-        tried.sort_by_key(|tried| tried.time);
-        for Tried { recipe, .. } in tried {
-            self.caps = self.fit(recipe, flat.clone());
-            if self.caps.is_some() {
+        // The first recipe is the one that is good for most.
+        let first = Recipe::plain(self.facts, LANE_PRICES[0]);
+        tried.sort_by_key(|tried| (tried.recipe != first, tried.time));
+        for (number, Tried { recipe, time, .. }) in tried.into_iter().enumerate() {
+            let real = self.best.as_ref().map(|best| best.simulation.step_time);
+            if real.is_some_and(|real| number >= MOST_PLAIN || time >= real) {
                 break;
+            }
+            let caps = self.fit(recipe, flat.clone());
+            if self.best.as_ref().map(|best| best.simulation.step_time) != real {
+                self.caps = caps;
             }
         }
     }
@@ -224,57 +238,98 @@ impl<'a> Search<'a> {
         is_best
     }
 
-    /// Varies the best recipe: what is faster without addresses is laid out.
-    pub(super) fn vary(&mut self) {
+    /// Varies the best recipe, and in turn with it the one that is fastest without addresses: what is faster so than the best with addresses is laid out.
+    /// `share` is the part of the work that this search may do.
+    pub(super) fn vary(&mut self, share: usize) {
         let Some(mut caps) = self.caps.take() else { return };
         let facts = self.facts;
         let n_accesses: usize = facts.trace.tensor_ids().map(|tensor| facts.live.accesses(tensor).len()).sum();
-        let n_recipes = MOST_RECIPES.min(MOST_ACCESSES / n_accesses.max(1));
-        let Some(best) = &self.best else { return };
-        let Some(mut lead) = self.try_out(best.recipe.clone(), &caps.values) else { return };
-        for lane_price in LANE_PRICES {
-            let recipe = Recipe { is_stretched: true, lane_price, ..lead.recipe.clone() };
-            if let Some(tried) = self.try_out(recipe, &caps.values)
-                && tried.time < lead.time
-            {
-                lead = tried;
+        let n_affordable = (MOST_WORK / (n_accesses.max(1) as f64).powf(1.5)) as usize;
+        let n_recipes = n_affordable.min(LEAST_RECIPES + RECIPES_PER_OP * facts.n_ops()) / share;
+        let mut chance = Chance::new(facts);
+        // The lead without addresses, and its own caps.
+        let mut light: Option<(Recipe, Nanos, Caps)> = None;
+        let mut n_idle = 0;
+        for batch in 0..n_recipes.div_ceil(BATCH) {
+            let Some(best) = &self.best else { return };
+            let time = best.simulation.step_time;
+            if time <= best.simulation.compute_time {
+                return;
             }
-        }
-        let mut chance = Chance::new();
-        for batch in 0..n_recipes / BATCH {
-            let recipes: Vec<Recipe> =
-                (0..BATCH).map(|number| chance.variation(&lead.recipe, batch * BATCH + number)).collect();
-            let Some(tried) = self.try_all(recipes, &caps.values) else { continue };
-            if tried.time >= lead.time {
-                continue;
+            let is_light = batch % 2 == 1;
+            if is_light && n_idle == MOST_IDLE {
+                // Elsewhere.
+                n_idle = 0;
+                let recipe = chance.scattered(Recipe::plain(facts, LANE_PRICES[batch / 2 % LANE_PRICES.len()]));
+                light = self.try_out(recipe, &caps.values).map(|tried| (tried.recipe, tried.time, caps.clone()));
             }
-            lead = tried;
-            if self.best.as_ref().is_some_and(|best| lead.time >= best.simulation.step_time) {
-                continue;
-            }
-            let Some(placed) = self.lay_out(&lead.program, true) else { break };
-            if placed.layout.arena <= facts.budget() {
-                self.offer(lead.recipe.clone(), placed);
-            } else {
-                caps.tighten(facts, &placed, 1.0);
-                if let Some(again) = self.try_out(lead.recipe.clone(), &caps.values) {
-                    lead = again;
+            let (lead, under) = match &light {
+                Some((recipe, _, caps)) if is_light => (recipe, caps),
+                _ => (&best.recipe, &caps),
+            };
+            let recipes = (0..BATCH).map(|number| chance.variation(lead, batch * BATCH + number)).collect();
+            let Some(tried) = self.try_all(recipes, &under.values) else { continue };
+            let mut under = under.clone();
+            if is_light {
+                n_idle += 1;
+                if light.as_ref().is_some_and(|light| tried.time >= light.1) {
+                    continue;
                 }
+                n_idle = 0;
+                light = Some((tried.recipe.clone(), tried.time, under.clone()));
+            }
+            if tried.time >= time {
+                continue;
+            }
+            if self.settle(tried, &mut under) {
+                caps = under;
+            } else if let Some((recipe, ..)) = light.take().filter(|_| is_light) {
+                // On under tighter caps.
+                light = self.try_out(recipe, &under.values).map(|tried| (tried.recipe, tried.time, under));
             }
         }
-        // The last leader may have failed by a little.
-        self.fit(lead.recipe, caps);
+    }
+
+    /// Lays a promising program out; whether it is the best now. Where it does not fit, its recipe gets one more chance under tighter caps.
+    fn settle(&mut self, tried: Tried, caps: &mut Caps) -> bool {
+        let facts = self.facts;
+        let Some(placed) = self.lay_out(&tried.program, true) else { return false };
+        if placed.layout.arena <= facts.budget() {
+            return self.offer(tried.recipe, placed);
+        }
+        caps.tighten(facts, &placed, 1.0);
+        let Some(again) = self.try_out(tried.recipe, &caps.values) else { return false };
+        self.best.as_ref().is_some_and(|best| again.time < best.simulation.step_time)
+            && self
+                .lay_out(&again.program, true)
+                .is_some_and(|placed| placed.layout.arena <= facts.budget() && self.offer(again.recipe, placed))
     }
 }
+
+/// A bias that settles what becomes of a tensor.
+const MUCH: f32 = 30.0;
 
 /// Deterministic random numbers, for variations.
 struct Chance {
     state: u64,
+    /// By tensor, the bytes of all up to it: large ones are picked more often.
+    sums: Vec<f64>,
 }
 
 impl Chance {
-    fn new() -> Self {
-        Self { state: 0x9e37_79b9_7f4a_7c15 }
+    fn new(facts: &Facts<'_>) -> Self {
+        let mut sum = 0.0;
+        let sums = facts.trace.tensor_ids().map(|tensor| {
+            sum += facts.bytes(tensor) as f64;
+            sum
+        });
+        Self { state: 0x9e37_79b9_7f4a_7c15, sums: sums.collect() }
+    }
+
+    /// A tensor by its size.
+    fn large_tensor(&mut self) -> usize {
+        let at = self.next() * self.sums.last().copied().unwrap_or(0.0);
+        self.sums.partition_point(|&sum| sum <= at).min(self.sums.len().saturating_sub(1))
     }
 
     /// In 0..1.
@@ -285,17 +340,37 @@ impl Chance {
         (self.state >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Another recipe far from one.
+    fn scattered(&mut self, mut recipe: Recipe) -> Recipe {
+        for bias in recipe.bias.swap.iter_mut().chain(&mut recipe.bias.rerun) {
+            if self.next() < 0.3 {
+                *bias = ((self.next() * 2.0 - 1.0) * 2.0).exp() as f32;
+            }
+        }
+        recipe
+    }
+
     /// Another recipe near one.
     fn variation(&mut self, of: &Recipe, number: usize) -> Recipe {
         let mut recipe = of.clone();
-        let share = [0.05, 0.2, 0.02, 0.5][number % 4];
-        let strength = [3.0, 1.0][number / 4 % 2];
-        for bias in recipe.bias.swap.iter_mut().chain(&mut recipe.bias.rerun) {
-            if self.next() < share {
-                *bias = (*bias * ((self.next() * 2.0 - 1.0) * strength).exp() as f32).clamp(1e-3, 1e3);
+        if number.is_multiple_of(2) && !self.sums.is_empty() {
+            // Few, and much.
+            for _ in 0..1 + number / 2 % 4 {
+                let tensor = self.large_tensor();
+                let bias = if self.next() < 0.5 { &mut recipe.bias.swap } else { &mut recipe.bias.rerun };
+                bias[tensor] = [1.0 / MUCH, 1.0, MUCH][(self.next() * 2.99) as usize];
+            }
+        } else {
+            // Many, and a little.
+            let share = [0.05, 0.2, 0.02, 0.5][number / 2 % 4];
+            let strength = [3.0, 1.0][number / 8 % 2];
+            for bias in recipe.bias.swap.iter_mut().chain(&mut recipe.bias.rerun) {
+                if self.next() < share {
+                    *bias = (*bias * ((self.next() * 2.0 - 1.0) * strength).exp() as f32).clamp(1e-3, 1e3);
+                }
             }
         }
-        match number % 6 {
+        match number / 2 % 6 {
             0 => recipe.lane_price = LANE_PRICES[(self.next() * 4.99) as usize],
             2 => recipe.margin = [1.0, 1.1, 1.25][(self.next() * 2.99) as usize],
             3 => recipe.is_stretched = !recipe.is_stretched,
