@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Without planning times on traces and chains.
     #[arg(long)]
     no_times: bool,
+    /// Compare with the optimum of this many random small steps, by the test that does so (2000 take some minutes).
+    #[arg(long, default_value_t = 0)]
+    optimum: usize,
     /// Traces measured at once [default: one for each processor].
     #[arg(long)]
     threads: Option<usize>,
@@ -74,6 +77,8 @@ struct Report {
     times: Vec<Timed>,
     chains: Vec<Timed>,
     exponent: Option<f64>,
+    /// What the comparison with the optimum says.
+    near_optimum: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -94,7 +99,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let traces = measure_all(args, &names)?;
     let (times, chains, exponent) = if args.no_times { (vec![], vec![], None) } else { times(args, &names)? };
     let policies = known.into_iter().filter(|name| args.policies.is_empty() || args.policies.contains(name)).collect();
-    let report = Report { policies, traces, times, chains, exponent };
+    let near_optimum = if args.optimum == 0 { None } else { Some(near_optimum(args.optimum)?) };
+    let report = Report { policies, traces, times, chains, exponent, near_optimum };
     for measured in report.traces.iter().filter_map(|trace| trace.measured.as_ref()) {
         plot::plot(&out.join(format!("{}.svg", measured.name)), measured, &report.policies)?;
     }
@@ -127,6 +133,19 @@ fn run_release() -> anyhow::Result<()> {
         bail!("the release build ended with {status}");
     }
     Ok(())
+}
+
+/// Runs the test that compares plans with the optimum on more steps than it usually takes; gives its line of figures.
+fn near_optimum(steps: usize) -> anyhow::Result<String> {
+    let output = Command::new(cargo())
+        .args(["test", "--quiet", "--package", "tensile-sched", "--test", "near_optimum"])
+        .env("NEAR_OPTIMUM_STEPS", steps.to_string())
+        .output()
+        .context("cannot run cargo")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().find(|line| line.contains("mean gap"));
+    let verdict = if output.status.success() { "" } else { "; the test FAILS" };
+    Ok(format!("{}{verdict}", line.context("the comparison with the optimum printed no figures")?))
 }
 
 /// Measures all traces, a few at a time, the largest first.

@@ -64,6 +64,9 @@ fn summary(text: &mut String, report: &Report) {
             found.len()
         );
     }
+    if let Some(figures) = &report.near_optimum {
+        line!(text, "| 5. random small steps against the optimum | {figures} |");
+    }
     for time in report.times.iter().chain(&report.chains) {
         if let Some(goal) = time.goal_ms {
             line!(
