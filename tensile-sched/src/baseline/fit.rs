@@ -67,6 +67,8 @@ pub(crate) fn fit_with(
         return complete_with(trace, limits, least, add_waits);
     }
     let peak = Liveness::new(trace).peak(trace, limits);
+    // Above for a budget that cannot hold it, laid out quickly.
+    let none = no_eviction(trace, &Limits { device: peak.bytes, ..limits.clone() })?;
     Err(Infeasible::Device {
         budget: limits.device,
         lowest: least.layout.arena.min(none.layout.arena),
