@@ -204,7 +204,7 @@ impl<'a> Cover<'a> {
             if idle < WORTH_READING_AGAIN * self.facts.in_time[of.tensor.index()] {
                 continue;
             }
-            if let Some(offer) = self.swap_offers(gap).into_iter().next().flatten() {
+            if let Some(offer) = self.swap_offers(gap, 0.0).into_iter().next().flatten() {
                 self.accept(gap, &offer);
             }
         }
@@ -280,7 +280,8 @@ impl<'a> Cover<'a> {
             return None;
         }
         let bytes = self.facts.bytes(tensor);
-        if self.excess.relief(bytes, from + 1, to) <= 0.0 {
+        let whole = self.excess.relief(bytes, from + 1, to);
+        if whole <= 0.0 {
             return None;
         }
         let mut best: Option<Offer> = None;
@@ -288,14 +289,14 @@ impl<'a> Cover<'a> {
         let fits_host = has_own || self.host_used + bytes <= self.facts.host_room;
         if self.facts.may_swap(tensor) && fits_host {
             let bias = f64::from(self.bias.swap[tensor.index()]);
-            for mut offer in self.swap_offers(gap).into_iter().flatten() {
+            for mut offer in self.swap_offers(gap, whole).into_iter().flatten() {
                 offer.score *= bias;
                 if best.as_ref().is_none_or(|best| offer.score > best.score) {
                     best = Some(offer);
                 }
             }
         }
-        if let Some(mut offer) = self.rerun_offer(gap) {
+        if let Some(mut offer) = self.rerun_offer(gap, whole) {
             offer.score *= f64::from(self.bias.rerun[tensor.index()]);
             if best.as_ref().is_none_or(|best| offer.score > best.score) {
                 best = Some(offer);
@@ -318,7 +319,8 @@ impl<'a> Cover<'a> {
         before.or_else(|| updates().next_back().map(|access| access.op.index() + facts.n_ops()))
     }
 
-    fn swap_offers(&self, gap: usize) -> [Option<Offer>; 2] {
+    /// Hidden behind kernels, if that is possible, and exposed. `whole` is the relief of the whole gap.
+    fn swap_offers(&self, gap: usize, whole: f64) -> [Option<Offer>; 2] {
         let gap = self.gaps[gap];
         let facts = self.facts;
         let n_ops = facts.n_ops();
@@ -353,7 +355,8 @@ impl<'a> Cover<'a> {
             let low = self.position_after(ready).max(gap.from + 1);
             let high = self.position_at(in_start).min(gap.to);
             if low < high {
-                let relief = self.excess.relief(bytes, low, high);
+                let is_whole = (low, high) == (gap.from + 1, gap.to);
+                let relief = if is_whole { whole } else { self.excess.relief(bytes, low, high) };
                 let score = relief / (price + LEAST_COST);
                 offers[0] =
                     Some(Offer { score, cost: price, way: Way::Swap, low, high, out_start, in_start: Some(in_start) });
@@ -362,10 +365,9 @@ impl<'a> Cover<'a> {
         // At once and at the last moment, which takes its time.
         let exposed = saved_at.saturating_sub(free_at) + in_time;
         let cost = exposed as f64 + price;
-        let relief = self.excess.relief(bytes, gap.from + 1, gap.to);
         let (low, high) = (gap.from + 1, gap.to);
         offers[1] = Some(Offer {
-            score: relief / (cost + LEAST_COST),
+            score: whole / (cost + LEAST_COST),
             cost,
             way: Way::Swap,
             low,
@@ -376,7 +378,8 @@ impl<'a> Cover<'a> {
         offers
     }
 
-    fn rerun_offer(&mut self, gap: usize) -> Option<Offer> {
+    /// `whole` is the relief of the whole gap.
+    fn rerun_offer(&mut self, gap: usize, whole: f64) -> Option<Offer> {
         let gap = self.gaps[gap];
         let facts = self.facts;
         let may_rerun = facts.limits.mode != Mode::Swap
@@ -388,7 +391,7 @@ impl<'a> Cover<'a> {
         }
         let chain = self.chain(gap.tensor, gap.to)?;
         let to_in_step = gap.to.min(facts.n_ops());
-        let mut relief = self.excess.relief(facts.bytes(gap.tensor), gap.from + 1, gap.to);
+        let mut relief = whole;
         for &source in &chain.early {
             let of = self.gaps[source];
             let high = match of.choice {
