@@ -30,7 +30,7 @@
 //! # What is special
 //!
 //! - A persistent tensor that the step does not update always has a valid host copy: e is free on the way out. One that is updated needs a copy after each update, and that holds until the
-//!   next one, across the end of the step. Those that no op touches need no memory. In [`Mode::Recompute`] all stay on the device.
+//!   next one, across the end of the step. Those that no op touches need no memory. In [`Mode::Recompute`](tensile_sched::Mode::Recompute) all stay on the device.
 //! - An input always has a valid host copy. Its arrival takes its time on the lane within the step, at no special moment, and needs memory from its first access to its last only.
 //! - An output is copied out once, at no special moment. It needs memory until its last access only.
 //! - A kept tensor must be on the device when the program ends, in program order. After its last access nobody reads its bytes, so a persistent tensor of the *next* step may come in
