@@ -105,7 +105,12 @@ pub(crate) fn complete_with(
 
 /// All policies, the default first. The property tests run every one of them.
 pub fn all() -> Vec<Box<dyn Planner>> {
-    let mut all: Vec<Box<dyn Planner>> = vec![Box::new(Tensile::default()), Box::new(NoEviction), Box::new(Retain)];
+    let mut all: Vec<Box<dyn Planner>> = vec![
+        Box::new(Tensile::default()),
+        Box::new(Tensile { effort: Effort::Fast }),
+        Box::new(NoEviction),
+        Box::new(Retain),
+    ];
     all.extend(published());
     all
 }

@@ -26,7 +26,7 @@ fn planners(mode: Mode) -> Vec<(Box<dyn Planner>, Mode)> {
         "none" | "retain" => (planner, Mode::Both),
         _ => (planner, mode),
     });
-    all.chain(fast).collect()
+    all.filter(|(planner, _)| planner.name() != "tensile-fast").chain(fast).collect()
 }
 
 /// The lowest budget of a planner and the highest that makes a difference.
@@ -38,7 +38,7 @@ fn range(planner: &dyn Planner, trace: &Trace, limits: &Limits) -> Result<(Bytes
         Err(error) => return Err(TestCaseError::fail(format!("{} without memory: {error}", planner.name()))),
     };
     match planner.name() {
-        "tensile" => {
+        "tensile" | "tensile-fast" => {
             let floor = floor(trace, limits).map_err(|error| TestCaseError::fail(error.to_string()))?.bytes;
             prop_assert_eq!(lowest, floor);
         }
@@ -140,14 +140,14 @@ proptest! {
                     prop_assert_eq!((budget, named), (below.device, lowest));
                     // A trace without ops has nothing to name.
                     prop_assert_eq!(Some(&label), trace.ops().get(op.index()).map(|op| &op.label).or(Some(&label)));
-                    if planner.name() == "tensile" {
+                    if planner.name().starts_with("tensile") {
                         prop_assert_eq!(floor(&trace, &limits), Ok(Floor { bytes: lowest, op }));
                     }
                 }
                 // Published policies are not monotone, and the floor by recomputation alone is what a search guarantees: another may find less.
                 Ok(planned)
-                    if !["tensile", "none", "retain"].contains(&planner.name())
-                        || planner.name() == "tensile" && mode == Mode::Recompute =>
+                    if !["tensile", "tensile-fast", "none", "retain"].contains(&planner.name())
+                        || planner.name().starts_with("tensile") && mode == Mode::Recompute =>
                 {
                     prop_assert!(planned.report.arena <= below.device);
                 }
@@ -206,7 +206,7 @@ proptest! {
                 Err(Infeasible::Host { budget, needed }) => {
                     prop_assert!(budget == limits.host && needed > budget, "{:?} of {:?}", budget, needed);
                 }
-                Err(Infeasible::Device { lowest, .. }) if planner.name() != "tensile" => {
+                Err(Infeasible::Device { lowest, .. }) if !planner.name().starts_with("tensile") => {
                     prop_assert!(lowest > device, "{}: {} of {}", planner.name(), lowest, device);
                 }
                 Err(error) => prop_assert!(false, "{}: {}", planner.name(), error),

@@ -53,7 +53,10 @@ pub struct Tensile {
 
 impl Planner for Tensile {
     fn name(&self) -> &'static str {
-        "tensile"
+        match self.effort {
+            Effort::Fast => "tensile-fast",
+            Effort::Best => "tensile",
+        }
     }
 
     fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {

@@ -7,11 +7,10 @@ use tensile_sched::{
     Bytes, Duplex, Infeasible, Limits, Link, Liveness, Mode, NoEviction, OpId, Planned, Planner, Trace, floor, planner,
 };
 
-use super::items::FAST;
 use crate::bound::{Detail, least_overhead};
 
 /// `tensile` with effort `fast`, which is no policy of its own.
-pub(super) const FAST_NAME: &str = "tensile, fast";
+pub(super) const FAST_NAME: &str = "tensile-fast";
 
 /// One trace under all budgets.
 #[derive(Serialize)]
@@ -173,10 +172,6 @@ pub(super) fn measure(name: &str, trace: &Trace, wanted: &Wanted, extra: &[(Stri
 
 fn measure_budget(trace: &Trace, wanted: &Wanted, label: String, bytes: u64) -> Budget {
     let mut plans = Vec::new();
-    if wanted.wants("tensile") {
-        let fast = plan(&FAST, trace, &limits(bytes, Mode::Both, false));
-        plans.push(Plan { policy: FAST_NAME.to_owned(), ..fast });
-    }
     for half_duplex in [false, true] {
         for policy in planner::all() {
             let is_compared = !half_duplex || ["tensile", "paper"].contains(&policy.name());

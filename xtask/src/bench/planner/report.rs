@@ -389,7 +389,7 @@ fn details(text: &mut String, measured: &Measured, policies: &[String]) {
         .collect();
     line!(text, "| policy | {} |\n|---|{}", header.join(" | "), "--:|".repeat(header.len()));
     for half_duplex in [false, true] {
-        for policy in policies.iter().map(String::as_str).chain([FAST_NAME]) {
+        for policy in policies.iter().map(String::as_str) {
             let cell = |budget: &Budget| {
                 let plan = budget.plans.iter().find(|plan| plan.half_duplex == half_duplex && plan.policy == policy)?;
                 Some(match &plan.result {
