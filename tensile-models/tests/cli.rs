@@ -115,6 +115,25 @@ fn a_models_trace_can_be_written_and_planned() {
 }
 
 #[test]
+fn memory_is_set_against_time() {
+    let curve = succeeds(&["plan", "mlp", "--frontier", "4", "--policy", "tensile-fast", "--json"]);
+    let curve = json(&curve);
+    let rows = curve["budgets"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[0]["budget_bytes"], curve["floor_bytes"]);
+    assert_eq!(rows[3]["budget_bytes"], curve["none_arena_bytes"]);
+    for pair in rows.windows(2) {
+        assert!(pair[0]["step_ns"].as_u64() >= pair[1]["step_ns"].as_u64(), "{rows:?}");
+    }
+    let least = json(&succeeds(&["plan", "digit-cnn", "--max-slowdown", "10%", "--policy", "tensile-fast", "--json"]));
+    let row = &least["budgets"][0];
+    assert!(row["overhead"].as_f64().unwrap() <= 0.1001, "{least}");
+    assert!(row["budget_bytes"].as_u64() < least["none_arena_bytes"].as_u64(), "{least}");
+    fails(2, &["plan", "mlp", "--max-slowdown", "much"], &["per cent"]);
+    fails(2, &["plan", "mlp", "--frontier", "4", "--budget", "50%"], &["--frontier", "--budget"]);
+}
+
+#[test]
 fn plans_show_their_programs() {
     let out = succeeds(&["plan", "mlp", "--budget", "80%", "--show"]);
     assert!(out.contains("floor") && out.contains("slowdown"), "{out}");

@@ -11,7 +11,7 @@ use tensile_core::optim::Optimizer;
 use tensile_models::job::Job;
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::planner::{self, Tensile};
-use tensile_sched::{Bytes, Infeasible, Limits, Mode, floor};
+use tensile_sched::{Bytes, Effort, Infeasible, Limits, Mode, floor};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -154,7 +154,7 @@ fn fifty_delay_patterns_with_poison_and_other_thread_counts() {
             let none = Bytes(reference.full().0 * percent / 100);
             let lowest = floor(&job.train.trace, &limits(&device, Bytes::MAX)).unwrap().bytes;
             let limits = limits(&device, none.max(lowest));
-            let trained = train(&device, &job, &Tensile::default(), &limits, reference.steps, true);
+            let trained = train(&device, &job, &Tensile { effort: Effort::Fast }, &limits, reference.steps, true);
             let what = format!("{percent} %, seed {seed}, {threads} threads");
             assert_same(&trained.everything, &reference.trained.everything, &what);
             assert!(trained.report.evictions + trained.report.reruns > 0);

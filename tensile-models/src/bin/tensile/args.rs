@@ -136,6 +136,12 @@ pub(crate) struct PlanArgs {
     /// Budgets to try, separated by commas: 2GiB, 60%.
     #[arg(long, value_delimiter = ',', default_value = "100%,80%,60%,50%,40%", value_parser = parse_budget)]
     pub(crate) budget: Vec<Budget>,
+    /// Instead of budgets: so many points of the curve of memory against time, from the least possible memory to all.
+    #[arg(long, value_name = "POINTS", conflicts_with = "budget", value_parser = clap::value_parser!(u16).range(2..=1000))]
+    pub(crate) frontier: Option<u16>,
+    /// Instead of budgets: the least memory in which a step takes at most so many per cent longer.
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["budget", "frontier"], value_parser = parse_percent)]
+    pub(crate) max_slowdown: Option<f64>,
     /// Rate of copies each way in bytes per second (12GB); default: measured on the device for models, 12 GB/s for recorded steps.
     #[arg(long)]
     pub(crate) link: Option<String>,
@@ -161,6 +167,15 @@ pub(crate) struct InfoArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A part, from a number of per cent with or without the sign.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let number: Result<f64, _> = text.trim_end_matches('%').trim().parse();
+    match number {
+        Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("give a number of per cent from 0 up, like 5%".to_owned()),
+    }
 }
 
 fn parse_budget(text: &str) -> Result<Budget, String> {

@@ -7,7 +7,10 @@ use serde::Serialize;
 use tensile_core::Device;
 use tensile_models::budget::Budget;
 use tensile_sched::baseline::{NoEviction, Retain};
-use tensile_sched::{Bytes, Floor, Limits, Link, Planned, Planner, Trace, file, floor, text, timeline};
+use tensile_sched::{
+    Bytes, Floor, Infeasible, Limits, Link, Planned, Planner, Trace, file, floor, frontier, least_memory, text,
+    timeline,
+};
 
 use crate::Failure;
 use crate::args::PlanArgs;
@@ -104,18 +107,15 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let lowest = floor(&trace, &limits).map_err(anyhow::Error::from)?;
     let mut first: Option<(Limits, Planned)> = None;
     let mut rows = Vec::new();
-    for &budget in &args.budget {
-        let device = budget.resolve(none.report.arena);
-        let within = Limits { device, ..limits.clone() };
-        let result = planner.plan(&trace, &within);
+    for (label, device, result) in plans(args, &*planner, &trace, &limits, none.report.arena)? {
         rows.push(Row {
-            budget: budget.to_string(),
+            budget: label,
             budget_bytes: device.0,
             infeasible: result.as_ref().err().map(ToString::to_string),
             plan: result.as_ref().ok().map(Plan::from),
         });
         if let Ok(planned) = result {
-            first.get_or_insert((within, planned));
+            first.get_or_insert((Limits { device, ..limits.clone() }, planned));
         }
     }
     let answer = Answer {
@@ -154,6 +154,33 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         return Err(anyhow!("no budget is feasible: {reason}").into());
     }
     Ok(())
+}
+
+/// A budget by name and in bytes, and its plan.
+type Asked = (String, Bytes, Result<Planned, Infeasible>);
+
+/// What was asked for.
+fn plans(
+    args: &PlanArgs,
+    planner: &dyn Planner,
+    trace: &Trace,
+    limits: &Limits,
+    all: Bytes,
+) -> Result<Vec<Asked>, Failure> {
+    let part = |budget: Bytes| percent(budget.0 as f64 / all.0.max(1) as f64);
+    if let Some(n_points) = args.frontier {
+        let curve = frontier(planner, trace, limits, n_points.into()).map_err(anyhow::Error::from)?;
+        return Ok(curve.into_iter().map(|point| (part(point.budget), point.budget, Ok(point.planned))).collect());
+    }
+    if let Some(slowdown) = args.max_slowdown {
+        let (budget, planned) = least_memory(planner, trace, limits, slowdown).map_err(anyhow::Error::from)?;
+        return Ok(vec![(part(budget), budget, Ok(planned))]);
+    }
+    let plan = |budget: &Budget| {
+        let device = budget.resolve(all);
+        (budget.to_string(), device, planner.plan(trace, &Limits { device, ..limits.clone() }))
+    };
+    Ok(args.budget.iter().map(plan).collect())
 }
 
 fn print_answer(answer: &Answer, trace: &Trace, lowest: &Floor, retain: &Planned, none: &Planned) {
