@@ -4,7 +4,7 @@
 //! 2. [`walk`](super::walk) walks the ops and writes the program, exact to the byte; where the choice does not suffice it evicts on the spot.
 //! 3. [`prefetch`] moves swap-ins ahead into free room.
 //! 4. `layout` gives addresses. Where they exceed the budget, [`caps`] shrink, and the program is made anew.
-//! 5. [`search`] does this for a few prices of the copy lanes, and keeps what `simulate` finds fastest.
+//! 5. [`search`] does this for a few prices of the copy lanes and in several [`order`]s of the ops, then varies the best recipe; [`ideal`] says what is worth a layout, `simulate` what is fastest.
 //!
 //! Where that finds nothing, near the floor, [`packed`](super::packed) does.
 

@@ -391,7 +391,7 @@ pub(super) fn make(facts: &Facts<'_>, recipe: &Recipe, caps: &[u64], stretched: 
     } else {
         caps
     };
-    let weights = Weights::new(facts.trace.tensors().len(), recipe.lane_price);
+    let weights = Weights { lane_price: recipe.lane_price };
     let program = if recipe.is_planned {
         let options = CoverOptions { lane_price: recipe.lane_price, margin: recipe.margin };
         let plan = cover(facts, caps, start, options, &recipe.bias);

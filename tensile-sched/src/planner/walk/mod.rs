@@ -79,7 +79,7 @@ pub(crate) fn lower<'a>(
 /// # Errors
 /// [`Stuck`] if chains of reruns grow beyond all bounds, or a tensor that was dropped can no longer be regenerated.
 pub(crate) fn follow(facts: &Facts<'_>, plan: &Plan) -> Result<Program, Stuck> {
-    let weights = Weights::new(facts.trace.tensors().len(), 0.0);
+    let weights = Weights { lane_price: 0.0 };
     let caps = vec![u64::MAX; facts.n_ops() + 1];
     let boundary = Boundary::Closed { residents: plan.residents.clone(), saved: plan.saved.clone() };
     lower(facts, &weights, &caps, &boundary, Some(plan)).map(|lowered| lowered.program)

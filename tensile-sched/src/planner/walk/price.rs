@@ -15,19 +15,10 @@ pub(crate) enum Way {
 }
 
 /// What the walk's choices depend on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Weights {
     /// Price of a nanosecond of a copy lane, in nanoseconds of the step: lanes are free only as long as nobody else wants them.
     pub(crate) lane_price: f64,
-    /// By tensor, factors on the cost of swapping and of regenerating it, by which the search steers the walk.
-    pub(crate) swap_factor: Vec<f64>,
-    pub(crate) rerun_factor: Vec<f64>,
-}
-
-impl Weights {
-    pub(crate) fn new(n_tensors: usize, lane_price: f64) -> Self {
-        Self { lane_price, swap_factor: vec![1.0; n_tensors], rerun_factor: vec![1.0; n_tensors] }
-    }
 }
 
 /// Swapped out tensors by the position of their next use: the work that waits for the in lane.
@@ -105,7 +96,7 @@ impl Walk<'_> {
         let idle = wanted_at.saturating_sub(facts.start[self.position]);
         let mut best: Option<(f64, Way)> = None;
         if facts.may_swap(tensor) && self.fits_host(tensor) {
-            let cost = self.swap_cost(tensor, next, idle) * self.weights.swap_factor[tensor.index()];
+            let cost = self.swap_cost(tensor, next, idle);
             best = Some((cost, Way::Swap));
         }
         let may_rerun = facts.limits.mode != Mode::Swap
@@ -113,7 +104,6 @@ impl Walk<'_> {
             && facts.role(tensor) != Role::Input
             && facts.deadline[tensor.index()] >= next as i64;
         if may_rerun && let Some(cost) = self.chain_cost(tensor, next) {
-            let cost = cost * self.weights.rerun_factor[tensor.index()];
             if best.is_none_or(|(least, _)| cost < least) {
                 best = Some((cost, Way::Rerun));
             }
