@@ -103,10 +103,11 @@ impl Walk<'_> {
             && !persistent
             && facts.role(tensor) != Role::Input
             && facts.deadline[tensor.index()] >= next as i64;
-        if may_rerun && let Some(cost) = self.chain_cost(tensor, next) {
-            if best.is_none_or(|(least, _)| cost < least) {
-                best = Some((cost, Way::Rerun));
-            }
+        if may_rerun
+            && let Some(cost) = self.chain_cost(tensor, next)
+            && best.is_none_or(|(least, _)| cost < least)
+        {
+            best = Some((cost, Way::Rerun));
         }
         let (cost, way) = best?;
         let benefit = facts.bytes(tensor) as f64 * (idle as f64 + 1.0);
