@@ -191,10 +191,8 @@ pub(crate) fn recompute_floor(trace: &Trace, limits: &Limits) -> Result<Floor, I
     least_recomputing(trace, limits).map(|(floor, _)| floor)
 }
 
-/// Caps that are tried for the smallest arena by recomputation: this many, evenly from the least conceivable up.
-const FLOOR_CAPS: u64 = 40;
-/// Part of the way from there to `none`'s arena that they cover.
-const FLOOR_RANGE: u64 = 2;
+/// Caps that are tried for the smallest arena by recomputation: this many, evenly from the least conceivable to `none`'s arena.
+const FLOOR_CAPS: u64 = 80;
 /// The search ends when this many caps in a row have given nothing smaller.
 const MOST_WORSE: usize = 6;
 
@@ -210,7 +208,7 @@ fn least_recomputing(trace: &Trace, limits: &Limits) -> Result<(Floor, Placed), 
     let high = best.layout.arena.0.max(low);
     let mut n_worse = 0;
     for step in 0..=FLOOR_CAPS {
-        let cap = low + (high - low) / FLOOR_RANGE * step / FLOOR_CAPS;
+        let cap = low + (u128::from(high - low) * u128::from(step) / u128::from(FLOOR_CAPS)) as u64;
         let caps = Caps::new(&facts, cap);
         let mut is_better = false;
         for is_planned in [true, false] {
