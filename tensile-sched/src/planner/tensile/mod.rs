@@ -201,8 +201,10 @@ const MOST_WORSE: usize = 6;
 /// The search never looks at the budget, so the same program is there at every budget.
 fn least_recomputing(trace: &Trace, limits: &Limits) -> Result<(Floor, Placed), Infeasible> {
     let limits = Limits { device: Bytes::MAX, host: Bytes::MAX, mode: Mode::Recompute, ..limits.clone() };
-    let mut best = no_eviction(trace, &limits)?;
     let facts = Facts::new(trace, &limits);
+    // At its peak as a budget, `none` is laid out as thoroughly as the policy itself does.
+    let peak = facts.live.peak(trace, &limits).bytes;
+    let mut best = no_eviction(trace, &Limits { device: peak, ..limits.clone() })?;
     let persistent: Bytes = trace.tensor_ids().filter(|&t| facts.is_persistent(t)).map(|t| Bytes(facts.bytes(t))).sum();
     let low = trace.op_ids().map(|op| working_set(trace, &limits, op)).max().unwrap_or_default().max(persistent).0;
     let high = best.layout.arena.0.max(low);
