@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::id::{Nanos, TensorId};
     use crate::limits::{Limits, Link};
-    use crate::testing::{op, trace};
+    use crate::testing::{op, run, trace};
     use crate::trace::Role;
 
     /// ```text
@@ -136,7 +136,6 @@ mod tests {
             &[(1000, Role::Activation), (256, Role::Activation)],
             vec![op(5, &[], &[0]), op(7, &[], &[1]), op(3, &[0, 1], &[])],
         );
-        let run = |op: u32| Instr::Run { op: crate::OpId(op), takeovers: vec![] };
         let a = TensorId(0);
         let instrs = vec![
             run(0),

@@ -25,9 +25,7 @@ pub(super) struct Reordered {
 
 impl Reordered {
     fn new(trace: &Trace, original: Vec<OpId>) -> Self {
-        let ops = original.iter().map(|&op| trace.op(op).clone()).collect();
-        let trace =
-            Trace::new(trace.tensors().to_vec(), ops).expect("an order that keeps dependences is a valid trace");
+        let trace = trace.in_order(&original).expect("an order that keeps dependences is a valid trace");
         Self { trace, original }
     }
 
