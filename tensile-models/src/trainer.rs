@@ -12,8 +12,8 @@ use tensile_core::nn;
 use tensile_core::optim::SCALARS;
 use tensile_sched::{Infeasible, Limits, Planner};
 
-use crate::data::Dataset;
-use crate::job::{CORRECT, IMAGES, Job, LABELS, LOSS};
+use crate::data::{Batch, DataError, Dataset, each_batch};
+use crate::job::{CORRECT, Inference, Job, LOGITS, LOSS};
 
 /// Why training could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +34,20 @@ pub enum TrainError {
     /// A file of parameters could not be loaded or saved.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Data could not be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+/// How well a network tells labels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Mean loss of the labels that count.
+    pub loss: f64,
+    /// Fraction of them that is told right.
+    pub accuracy: f64,
+    /// How many there are.
+    pub labels: usize,
 }
 
 /// One job on one device, with its memory, within a budget.
@@ -93,18 +107,17 @@ impl<D: Device> Trainer<D> {
         self.executor.stats(&self.train)
     }
 
-    /// Begins a training step on the samples `indices` of `data` at learning rate `lr`.
+    /// Begins a training step on a batch at learning rate `lr`.
     ///
     /// # Errors
     /// [`TrainError::Exec`]; among others if two steps are in flight.
-    pub fn begin(&mut self, data: &dyn Dataset, indices: &[usize], lr: f64) -> Result<Ticket, TrainError> {
+    pub fn begin(&mut self, batch: &Batch, lr: f64) -> Result<Ticket, TrainError> {
         let scalars = self.job.optimizer.scalars(self.steps, lr);
         let random = nn::random_value(self.seed, self.steps);
-        let mut fill = batch_filler(data, indices);
         let ticket = self.executor.begin(&self.train, |input: &Named, bytes: &mut [u8]| match input.name.as_str() {
             SCALARS => bytes.copy_from_slice(bytemuck::cast_slice(&scalars)),
             nn::RANDOM => bytes.copy_from_slice(bytemuck::cast_slice(&random)),
-            _ => fill(input, bytes),
+            _ => fill(batch, input, bytes),
         })?;
         self.steps += 1;
         Ok(ticket)
@@ -122,25 +135,17 @@ impl<D: Device> Trainer<D> {
     ///
     /// # Errors
     /// [`TrainError::Exec`].
-    pub fn step(&mut self, data: &dyn Dataset, indices: &[usize], lr: f64) -> Result<f32, TrainError> {
-        let ticket = self.begin(data, indices, lr)?;
+    pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<f32, TrainError> {
+        let ticket = self.begin(batch, lr)?;
         Ok(self.finish(ticket)?.scalar(LOSS))
     }
 
-    /// Fraction of the samples of `data` that the model tells right.
+    /// How well the model tells the labels of `data`.
     ///
     /// # Errors
-    /// [`TrainError::Exec`].
-    pub fn accuracy(&mut self, data: &dyn Dataset) -> Result<f64, TrainError> {
-        let all: Vec<usize> = (0..data.len()).collect();
-        let mut right = 0;
-        for indices in all.chunks(self.job.batch) {
-            let fill = batch_filler(data, indices);
-            let result = self.executor.step(&self.eval, fill)?;
-            let correct = result.output(CORRECT).expect("the evaluation step has this output").i32s()[0];
-            right += correct as usize;
-        }
-        Ok(right as f64 / data.len() as f64)
+    /// [`TrainError::Exec`], [`TrainError::Data`].
+    pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, TrainError> {
+        evaluate(&mut self.executor, &self.eval, self.job.batch, data)
     }
 
     /// Loads parameters and buffers from a safetensors file.
@@ -163,29 +168,91 @@ impl<D: Device> Trainer<D> {
     }
 }
 
-/// Writes the pixels and labels of some samples into inputs. Places of a batch beyond them get zero pixels and a label that is never right.
-fn batch_filler<'a>(data: &'a dyn Dataset, indices: &'a [usize]) -> impl FnMut(&Named, &mut [u8]) + 'a {
-    let n_pixels: usize = data.shape().iter().product();
-    let mut scratch = vec![0.0f32; n_pixels];
-    move |input, bytes| match input.name.as_str() {
-        IMAGES => {
-            let samples = bytes.chunks_exact_mut(4 * n_pixels);
-            for (place, sample) in samples.enumerate() {
-                match indices.get(place) {
-                    Some(&index) => {
-                        data.sample(index, &mut scratch);
-                        sample.copy_from_slice(bytemuck::cast_slice(&scratch));
-                    }
-                    None => sample.fill(0),
-                }
-            }
-        }
-        LABELS => {
-            for (place, label) in bytes.chunks_exact_mut(4).enumerate() {
-                let value = indices.get(place).map_or(-1, |&index| data.sample(index, &mut scratch));
-                label.copy_from_slice(&value.to_ne_bytes());
-            }
-        }
-        name => unreachable!("a step of a job has no input '{name}'"),
+/// A trained network on one device within a budget: evaluation and prediction, without gradients.
+pub struct Predictor<D: Device> {
+    job: Inference,
+    eval: Arc<Compiled>,
+    predict: Arc<Compiled>,
+    executor: Executor<D>,
+}
+
+impl<D: Device> Predictor<D> {
+    /// Plans the steps within `limits` and loads parameters and buffers from a safetensors file.
+    ///
+    /// # Errors
+    /// [`TrainError::PlanEval`] with the floor if the budget is too small; [`TrainError::Checkpoint`] that lists missing, unexpected and mis-shaped names.
+    pub fn load(
+        device: Arc<D>,
+        job: Inference,
+        planner: &dyn Planner,
+        limits: Limits,
+        path: &Path,
+    ) -> Result<Self, TrainError> {
+        let values = checkpoint::load(path, &job.eval.persistents, Contents::Model)?;
+        let planned = planner.plan(&job.eval.trace, &limits).map_err(TrainError::PlanEval)?;
+        let same_place = Limits { boundary: Some(planned.synced.layout().homes.clone()), ..limits.clone() };
+        let planned_predict = planner.plan(&job.predict.trace, &same_place).map_err(TrainError::PlanEval)?;
+        let eval = Compiled::new(Arc::clone(&job.eval), planned, limits)?;
+        let predict = Compiled::new(Arc::clone(&job.predict), planned_predict, same_place)?;
+        let options = ExecutorOptions { profile: false, ..ExecutorOptions::default() };
+        let executor = Executor::new(device, &eval, options, |persistent, bytes| {
+            let value = values.iter().find(|value| value.persistent.name == persistent.name);
+            bytes.copy_from_slice(&value.expect("a file that lacks a tensor was refused").bytes);
+        })?;
+        Ok(Self { job, eval, predict, executor })
     }
+
+    /// Samples in a batch.
+    pub fn batch(&self) -> usize {
+        self.job.batch
+    }
+
+    /// The program for evaluation.
+    pub fn program(&self) -> &Arc<Compiled> {
+        &self.eval
+    }
+
+    /// How well the network tells the labels of `data`.
+    ///
+    /// # Errors
+    /// [`TrainError::Exec`], [`TrainError::Data`].
+    pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, TrainError> {
+        evaluate(&mut self.executor, &self.eval, self.job.batch, data)
+    }
+
+    /// Logits of a batch, one row of `classes` numbers for each of its labels.
+    ///
+    /// # Errors
+    /// [`TrainError::Exec`].
+    pub fn logits(&mut self, batch: &Batch) -> Result<Vec<f32>, TrainError> {
+        let result = self.executor.step(&self.predict, |input, bytes| fill(batch, input, bytes))?;
+        Ok(result.output(LOGITS).expect("the prediction step has this output").f32s())
+    }
+}
+
+fn evaluate<D: Device>(
+    executor: &mut Executor<D>,
+    program: &Arc<Compiled>,
+    batch: usize,
+    data: &dyn Dataset,
+) -> Result<Evaluation, TrainError> {
+    let (mut loss, mut right, mut labels) = (0.0, 0, 0);
+    each_batch(data, batch, |batch| {
+        let result = executor.step(program, |input, bytes| fill(batch, input, bytes))?;
+        let n = batch.n_labels();
+        if n > 0 {
+            loss += f64::from(result.scalar(LOSS)) * n as f64;
+            right += result.output(CORRECT).expect("the evaluation step has this output").i32s()[0] as usize;
+            labels += n;
+        }
+        Ok::<(), TrainError>(())
+    })?;
+    let n = labels as f64;
+    Ok(Evaluation { loss: loss / n, accuracy: right as f64 / n, labels })
+}
+
+/// Copies an input from a batch.
+fn fill(batch: &Batch, input: &Named, bytes: &mut [u8]) {
+    let from = batch.bytes(&input.name).unwrap_or_else(|| panic!("the batch has no '{}'", input.name));
+    bytes.copy_from_slice(from);
 }

@@ -160,7 +160,7 @@ fn what_does_not_exist_is_a_usage_error() {
     fails(2, &["train", "mlp", "--lr", "0"], &["--lr 0"]);
     fails(2, &["train", "mlp", "--epochs", "0"], &["--epochs 0"]);
     fails(2, &["train", "mlp", "--epochs", "999999999999999999"], &["too many", "1000000"]);
-    fails(2, &["train", "mlp", "--size", "32"], &["8x8"]);
+    fails(2, &["train", "mlp", "--size", "32"], &["'size'", "classes"]);
     fails(2, &["train", "mlp", "--host-budget", "50%"], &["--host-budget"]);
     fails(2, &["train"], &["MODEL"]);
     fails(2, &["plan"], &["MODEL"]);
@@ -187,7 +187,7 @@ fn data_faults_name_the_file() {
     let truncated = folder.join("truncated.csv.gz");
     std::fs::write(&truncated, &digits[..digits.len() / 2]).unwrap();
     fails(1, &["train", "mlp", "--data", truncated.to_str().unwrap()], &["truncated.csv.gz"]);
-    fails(1, &["train", "resnet18", "--data", "digits", "--size", "32", "--batch", "2"], &["[1, 8, 8]", "[3, 32, 32]"]);
+    fails(1, &["train", "resnet18", "--data", "digits", "--size", "32", "--batch", "2"], &["1x8x8", "3x32x32"]);
     fails(1, &["train", "mlp", "--batch", "2000"], &["1437", "2000"]);
     fails(1, &["train", "resnet18", "--size", "32", "--batch", "100000"], &["4096", "100000"]);
 }

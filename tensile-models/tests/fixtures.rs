@@ -10,9 +10,10 @@ use serde::Deserialize;
 use tensile_core::device::host::Emulation;
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
-use tensile_models::data::Dataset;
+use tensile_models::data::Batch;
 use tensile_models::job::LOSS;
 use tensile_models::trainer::Trainer;
+use tensile_models::zoo::Task;
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Role};
 
@@ -56,31 +57,18 @@ fn parameter(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
 }
 
 /// The one batch of the fixtures.
-struct Batch {
-    shape: [usize; 3],
-    seed: u64,
-}
-
-impl Dataset for Batch {
-    fn shape(&self) -> [usize; 3] {
-        self.shape
-    }
-
-    fn classes(&self) -> usize {
-        1000
-    }
-
-    fn len(&self) -> usize {
-        usize::MAX
-    }
-
-    fn sample(&self, index: usize, pixels: &mut [f32]) -> i32 {
+fn batch(fixture: &Fixture) -> Batch {
+    let mut batch = Batch::new(&Task::Images { shape: [3, fixture.size, fixture.size] }, fixture.batch);
+    for index in 0..fixture.batch {
+        let mut sample = batch.sample(index);
+        let pixels = sample.f32(0);
         let first = (index * pixels.len()) as u64;
         for (i, pixel) in (first..).zip(pixels) {
-            *pixel = value(i, self.seed) as f32;
+            *pixel = value(i, fixture.seed) as f32;
         }
-        (index * 37 % 1000) as i32
+        sample.labels[0] = (index * 37 % 1000) as i32;
     }
+    batch
 }
 
 fn norm(bytes: &[u8]) -> f64 {
@@ -97,7 +85,7 @@ fn check(model: &str) {
         other => panic!("no optimizer {other}"),
     };
     let device = device(2, Emulation::default());
-    let job = job_with_gradients(model, fixture.batch, fixture.size, optimizer, &device);
+    let job = job_with_gradients(model, fixture.batch, &[("size", fixture.size as f64)], optimizer, &device);
     let names: Vec<String> =
         job.train.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.name.clone()).collect();
     let unlimited = limits(&device, Bytes::MAX);
@@ -115,11 +103,10 @@ fn check(model: &str) {
     }
     assert_eq!(n_parameters, fixture.parameters);
 
-    let batch = Batch { shape: [3, fixture.size, fixture.size], seed: fixture.seed };
-    let indices: Vec<usize> = (0..fixture.batch).collect();
+    let batch = batch(&fixture);
     let mut losses = Vec::new();
     for step in 0..fixture.losses.len() {
-        let ticket = trainer.begin(&batch, &indices, fixture.lr).unwrap();
+        let ticket = trainer.begin(&batch, fixture.lr).unwrap();
         let result = trainer.finish(ticket).unwrap();
         losses.push(f64::from(result.scalar(LOSS)));
         if step == 0 {

@@ -25,9 +25,9 @@ struct Reference {
 }
 
 impl Reference {
-    fn new(model: &str, batch: usize, size: usize, optimizer: Optimizer, steps: usize) -> Self {
+    fn new(model: &str, batch: usize, settings: &[(&str, f64)], optimizer: Optimizer, steps: usize) -> Self {
         let device = device(2, Emulation::default());
-        let job = job_with_gradients(model, batch, size, optimizer, &device);
+        let job = job_with_gradients(model, batch, settings, optimizer, &device);
         let trained = train(&device, &job, &NoEviction, &limits(&device, Bytes::MAX), steps, false);
         assert_eq!((trained.report.evictions, trained.report.reruns), (0, 0));
         assert_eq!(trained.peak, trained.report.arena, "kernels allocate nothing beside the arena");
@@ -76,7 +76,7 @@ fn budgets(low: Bytes, high: Bytes, n: u64) -> impl Iterator<Item = Bytes> {
 #[test]
 fn digit_cnn_with_dropout_at_ten_budgets_in_each_mode() {
     let _turn = turn();
-    let reference = Reference::new("digit-cnn", 64, 0, Optimizer::adam(), 5);
+    let reference = Reference::new("digit-cnn", 64, &[], Optimizer::adam(), 5);
     let share = reference.floor(Mode::Both).0 as f64 / reference.full().0 as f64;
     assert!(share <= 0.35, "the floor is {share:.2} of the peak");
     for mode in [Mode::Swap, Mode::Recompute, Mode::Both] {
@@ -99,7 +99,7 @@ fn digit_cnn_with_dropout_at_ten_budgets_in_each_mode() {
 #[test]
 fn resnet18_at_three_budgets() {
     let _turn = turn();
-    let reference = Reference::new("resnet18", 4, 64, Optimizer::sgd(0.9), 5);
+    let reference = Reference::new("resnet18", 4, &[("size", 64.0)], Optimizer::sgd(0.9), 5);
     let lowest = reference.floor(Mode::Both);
     for budget in [lowest, Bytes(reference.full().0 * 4 / 10), Bytes(reference.full().0 * 7 / 10)] {
         reference.check(budget.max(lowest), Mode::Both);
@@ -110,7 +110,7 @@ fn resnet18_at_three_budgets() {
 #[test]
 fn resnet18_under_every_policy() {
     let _turn = turn();
-    let reference = Reference::new("resnet18", 4, 64, Optimizer::sgd(0.9), 3);
+    let reference = Reference::new("resnet18", 4, &[("size", 64.0)], Optimizer::sgd(0.9), 3);
     let free = limits(&reference.device, Bytes::MAX);
     let mut n_evicting = 0;
     for policy in planner::all() {
@@ -133,7 +133,7 @@ fn resnet18_under_every_policy() {
 #[test]
 fn resnet50_at_three_budgets() {
     let _turn = turn();
-    let reference = Reference::new("resnet50", 2, 96, Optimizer::adamw(0.01), 1);
+    let reference = Reference::new("resnet50", 2, &[("size", 96.0)], Optimizer::adamw(0.01), 1);
     let lowest = reference.floor(Mode::Both);
     for budget in [lowest, Bytes(reference.full().0 * 4 / 10), Bytes(reference.full().0 * 7 / 10)] {
         reference.check(budget.max(lowest), Mode::Both);
@@ -143,14 +143,14 @@ fn resnet50_at_three_budgets() {
 #[test]
 fn fifty_delay_patterns_with_poison_and_other_thread_counts() {
     let _turn = turn();
-    let reference = Reference::new("digit-cnn", 16, 0, Optimizer::adam(), 2);
+    let reference = Reference::new("digit-cnn", 16, &[], Optimizer::adam(), 2);
     for percent in [40, 70] {
         for (seed, threads) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
             let emulation =
                 Emulation { delays: Some(Delays { seed, longest_us: 100 }), poison: true, ..Emulation::default() };
             // Workspaces depend on the number of threads, so the job is built for each device.
             let device = device(threads, emulation);
-            let job = job_with_gradients("digit-cnn", 16, 0, Optimizer::adam(), &device);
+            let job = job_with_gradients("digit-cnn", 16, &[], Optimizer::adam(), &device);
             let none = Bytes(reference.full().0 * percent / 100);
             let lowest = floor(&job.train.trace, &limits(&device, Bytes::MAX)).unwrap().bytes;
             let limits = limits(&device, none.max(lowest));

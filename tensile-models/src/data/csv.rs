@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
 
-use super::{DataError, Dataset, Splits};
+use super::{DataError, Dataset, Draw, Sample, Splits};
+use crate::zoo::Task;
 
 /// The digits, compressed, as they lie in the repository.
 const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
@@ -104,14 +105,14 @@ impl CsvImages {
         let classes = labels.iter().max().map_or(0, |&label| label as usize + 1);
         let (test, train) = (0..labels.len()).partition(|row| row % TEST_EVERY == 0);
         let table = Arc::new(Table { shape, classes, pixels, labels });
-        let split = |rows| Box::new(CsvImages { table: Arc::clone(&table), rows });
+        let split = |rows| Arc::new(CsvImages { table: Arc::clone(&table), rows });
         Ok(Splits { train: split(train), test: split(test) })
     }
 }
 
 impl Dataset for CsvImages {
-    fn shape(&self) -> [usize; 3] {
-        self.table.shape
+    fn task(&self) -> Task {
+        Task::Images { shape: self.table.shape }
     }
 
     fn classes(&self) -> usize {
@@ -122,27 +123,34 @@ impl Dataset for CsvImages {
         self.rows.len()
     }
 
-    fn sample(&self, index: usize, pixels: &mut [f32]) -> i32 {
+    fn sample(&self, index: usize, _draw: Draw, mut sample: Sample<'_>) -> Result<(), DataError> {
         let row = self.rows[index];
+        let pixels = sample.f32(0);
         let n_pixels = pixels.len();
         pixels.copy_from_slice(&self.table.pixels[row * n_pixels..][..n_pixels]);
-        self.table.labels[row]
+        sample.labels[0] = self.table.labels[row];
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Batch;
 
     #[test]
     fn digits_are_whole() {
         let splits = CsvImages::digits();
         assert_eq!((splits.train.len(), splits.test.len()), (1437, 360));
-        assert_eq!((splits.train.shape(), splits.train.classes()), ([1, 8, 8], 10));
-        let mut pixels = [0.0; 64];
-        assert_eq!(splits.test.sample(0, &mut pixels), 0);
-        assert_eq!(pixels[2], 5.0 / 16.0);
-        assert!((0..1437).all(|index| (0..10).contains(&splits.train.sample(index, &mut pixels))));
+        let task = Task::Images { shape: [1, 8, 8] };
+        assert_eq!((splits.train.task(), splits.train.classes()), (task.clone(), 10));
+        let mut batch = Batch::new(&task, 1);
+        splits.test.sample(0, Draw::evaluation(0), batch.sample(0)).unwrap();
+        assert_eq!((batch.sample(0).f32(0)[2], batch.labels()), (5.0 / 16.0, &[0][..]));
+        for index in 0..1437 {
+            splits.train.sample(index, Draw::evaluation(0), batch.sample(0)).unwrap();
+            assert!((0..10).contains(&batch.labels()[0]));
+        }
     }
 
     #[test]

@@ -4,10 +4,12 @@ use tensile_core::graph::{GraphError, Value};
 use tensile_core::nn::{Conv, Net};
 use tensile_core::op::pool::Pool2d;
 
+use super::Settings;
+
 /// Channels of the stages.
 const CHANNELS: [usize; 3] = [32, 64, 96];
 
-pub(super) fn forward(net: &mut Net<'_>, images: Value) -> Result<Value, GraphError> {
+pub(super) fn forward(net: &mut Net<'_>, images: Value, settings: &Settings) -> Result<Value, GraphError> {
     let mut x = images;
     for (stage, channels) in CHANNELS.into_iter().enumerate() {
         x = net.scoped(&format!("stage{}", stage + 1), |net| {
@@ -24,5 +26,5 @@ pub(super) fn forward(net: &mut Net<'_>, images: Value) -> Result<Value, GraphEr
     }
     let x = net.flatten(x)?;
     let x = net.dropout(x, 0.25)?;
-    net.linear("fc", x, 10)
+    net.linear("fc", x, settings.count("classes"))
 }

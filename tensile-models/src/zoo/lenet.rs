@@ -4,7 +4,9 @@ use tensile_core::graph::{GraphError, Value};
 use tensile_core::nn::{Conv, Net};
 use tensile_core::op::pool::Pool2d;
 
-pub(super) fn forward(net: &mut Net<'_>, images: Value) -> Result<Value, GraphError> {
+use super::Settings;
+
+pub(super) fn forward(net: &mut Net<'_>, images: Value, settings: &Settings) -> Result<Value, GraphError> {
     let x = net.conv2d("conv1", images, Conv::new(6, 5).padding(2))?;
     let x = net.graph().relu(x)?;
     let x = net.graph().max_pool2d(x, Pool2d::new(2, 2))?;
@@ -16,5 +18,5 @@ pub(super) fn forward(net: &mut Net<'_>, images: Value) -> Result<Value, GraphEr
     let x = net.graph().relu(x)?;
     let x = net.linear("fc2", x, 84)?;
     let x = net.graph().relu(x)?;
-    net.linear("fc3", x, 10)
+    net.linear("fc3", x, settings.count("classes"))
 }

@@ -3,12 +3,14 @@
 use tensile_core::graph::{GraphError, Value};
 use tensile_core::nn::Net;
 
-pub(super) fn forward(net: &mut Net<'_>, images: Value) -> Result<Value, GraphError> {
+use super::Settings;
+
+pub(super) fn forward(net: &mut Net<'_>, images: Value, settings: &Settings) -> Result<Value, GraphError> {
     let mut x = net.flatten(images)?;
     for name in ["fc1", "fc2"] {
         x = net.linear(name, x, 256)?;
         x = net.graph().relu(x)?;
         x = net.dropout(x, 0.2)?;
     }
-    net.linear("fc3", x, 10)
+    net.linear("fc3", x, settings.count("classes"))
 }

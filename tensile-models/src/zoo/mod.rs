@@ -1,43 +1,67 @@
-//! The model zoo: networks as functions from images to logits.
+//! The model zoo: networks as functions from inputs to logits.
 //!
 //! Names and shapes of parameters and buffers are those of the published implementations, so that their files of weights load by name.
 
 mod digit_cnn;
+mod image;
 mod lenet;
 mod mlp;
 mod resnet;
+mod settings;
+mod task;
 
-use tensile_core::graph::{Graph, GraphError, Value};
-use tensile_core::nn::{Mode, Net};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
-/// A network that tells images apart.
+use tensile_core::graph::{GraphError, Value};
+use tensile_core::nn::Net;
+
+pub use settings::{Setting, SettingError, Settings};
+pub use task::{Field, IGNORED, Task};
+
+/// A network for a task. It is trained by the mean cross-entropy of the labels that count.
+pub trait Network: fmt::Debug + Send + Sync {
+    /// What it takes and tells.
+    fn task(&self) -> Task;
+
+    /// Classes that it tells apart; labels are below.
+    fn classes(&self) -> usize;
+
+    /// Adds the network to a graph: `inputs` are those of [`Task::fields`] for a batch, in their order; gives logits f32[labels in the batch, classes].
+    ///
+    /// # Errors
+    /// [`GraphError`] if the network does not take inputs of these types.
+    fn forward(&self, net: &mut Net<'_>, inputs: &[Value]) -> Result<Value, GraphError>;
+}
+
+/// A network, unless its settings cannot be.
+type Made = Result<Arc<dyn Network>, SettingError>;
+
+/// A network that can be made by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     /// As on the command line.
     pub name: &'static str,
     /// One line on what it is.
     pub about: &'static str,
-    /// Channels, height and width of the images it is made for.
-    pub shape: [usize; 3],
-    /// Whether it takes images of other heights and widths too.
-    pub resizable: bool,
-    /// Number of classes.
-    pub classes: usize,
-    forward: fn(&mut Net<'_>, Value) -> Result<Value, GraphError>,
+    /// Numbers that it can be made with.
+    pub settings: &'static [Setting],
+    make: fn(&'static str, &Settings) -> Made,
 }
 
 impl Model {
-    /// Channels, height and width for images of `size`×`size`, or the model's own if `size` is 0.
-    pub fn shape_for(&self, size: usize) -> [usize; 3] {
-        if size == 0 { self.shape } else { [self.shape[0], size, size] }
-    }
-
-    /// Adds the network to a graph: images f32[N, channels, height, width] to logits f32[N, classes].
+    /// The network with these settings, and defaults for the others.
     ///
     /// # Errors
-    /// [`GraphError`] if the network does not take images of this shape.
-    pub fn forward(&self, graph: &mut Graph, images: Value, mode: Mode) -> Result<Value, GraphError> {
-        (self.forward)(&mut Net::new(graph, mode), images)
+    /// [`SettingError`] if there is no such setting, or a value is out of its range.
+    pub fn network(&self, given: &BTreeMap<String, f64>) -> Made {
+        (self.make)(self.name, &Settings::new(self.name, self.settings, given)?)
+    }
+
+    /// Whether it has such a setting.
+    pub fn has(&self, setting: &str) -> bool {
+        self.settings.iter().any(|known| known.name == setting)
     }
 }
 
@@ -45,42 +69,32 @@ const MODELS: &[Model] = &[
     Model {
         name: "mlp",
         about: "multilayer perceptron with dropout",
-        shape: [1, 8, 8],
-        resizable: false,
-        classes: 10,
-        forward: mlp::forward,
+        settings: image::FIXED_10,
+        make: |_, settings| image::network([1, 8, 8], settings, mlp::forward),
     },
     Model {
         name: "lenet",
         about: "LeNet-5 with rectifiers",
-        shape: [1, 28, 28],
-        resizable: false,
-        classes: 10,
-        forward: lenet::forward,
+        settings: image::FIXED_10,
+        make: |_, settings| image::network([1, 28, 28], settings, lenet::forward),
     },
     Model {
         name: "digit-cnn",
         about: "six convolutions with batch norm, and dropout",
-        shape: [1, 8, 8],
-        resizable: false,
-        classes: 10,
-        forward: digit_cnn::forward,
+        settings: image::FIXED_10,
+        make: |_, settings| image::network([1, 8, 8], settings, digit_cnn::forward),
     },
     Model {
         name: "resnet18",
         about: "ResNet-18",
-        shape: [3, 224, 224],
-        resizable: true,
-        classes: 1000,
-        forward: resnet::resnet18,
+        settings: image::SIZED_224,
+        make: |_, settings| image::square(settings, resnet::resnet18),
     },
     Model {
         name: "resnet50",
         about: "ResNet-50",
-        shape: [3, 224, 224],
-        resizable: true,
-        classes: 1000,
-        forward: resnet::resnet50,
+        settings: image::SIZED_224,
+        make: |_, settings| image::square(settings, resnet::resnet50),
     },
 ];
 

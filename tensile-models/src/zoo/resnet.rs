@@ -5,6 +5,8 @@ use tensile_core::graph::{GraphError, Value};
 use tensile_core::nn::{Conv, Net, WeightInit};
 use tensile_core::op::pool::Pool2d;
 
+use super::Settings;
+
 /// Residual blocks.
 #[derive(Clone, Copy)]
 enum Block {
@@ -23,15 +25,21 @@ impl Block {
     }
 }
 
-pub(super) fn resnet18(net: &mut Net<'_>, images: Value) -> Result<Value, GraphError> {
-    resnet(net, images, Block::Basic, [2, 2, 2, 2])
+pub(super) fn resnet18(net: &mut Net<'_>, images: Value, settings: &Settings) -> Result<Value, GraphError> {
+    resnet(net, images, Block::Basic, [2, 2, 2, 2], settings)
 }
 
-pub(super) fn resnet50(net: &mut Net<'_>, images: Value) -> Result<Value, GraphError> {
-    resnet(net, images, Block::Bottleneck, [3, 4, 6, 3])
+pub(super) fn resnet50(net: &mut Net<'_>, images: Value, settings: &Settings) -> Result<Value, GraphError> {
+    resnet(net, images, Block::Bottleneck, [3, 4, 6, 3], settings)
 }
 
-fn resnet(net: &mut Net<'_>, images: Value, block: Block, depth: [usize; 4]) -> Result<Value, GraphError> {
+fn resnet(
+    net: &mut Net<'_>,
+    images: Value,
+    block: Block,
+    depth: [usize; 4],
+    settings: &Settings,
+) -> Result<Value, GraphError> {
     let x = conv_norm(net, ["conv1", "bn1"], images, Conv::new(64, 7).stride(2).padding(3))?;
     let x = net.graph().relu(x)?;
     let mut x = net.graph().max_pool2d(x, Pool2d::new(3, 2).padding(1))?;
@@ -45,7 +53,7 @@ fn resnet(net: &mut Net<'_>, images: Value, block: Block, depth: [usize; 4]) -> 
     }
     let x = net.graph().global_avg_pool2d(x)?;
     let x = net.flatten(x)?;
-    net.linear("fc", x, 1000)
+    net.linear("fc", x, settings.count("classes"))
 }
 
 fn residual(net: &mut Net<'_>, x: Value, block: Block, width: usize, stride: usize) -> Result<Value, GraphError> {

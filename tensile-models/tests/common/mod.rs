@@ -9,10 +9,10 @@ use tensile_core::device::host::count::{self, Tag};
 use tensile_core::device::host::{Emulation, HostDevice, HostOptions};
 use tensile_core::exec::{ExecutorOptions, StepOutput};
 use tensile_core::optim::Optimizer;
-use tensile_models::data::{self, Batches, Splits};
+use tensile_models::data::{self, Loader, Position, Splits};
 use tensile_models::job::Job;
 use tensile_models::trainer::Trainer;
-use tensile_models::zoo;
+use tensile_models::zoo::{self, Network};
 use tensile_sched::{Bytes, CheckReport, Limits, Planner};
 
 /// The counting allocator counts for the whole process, so tests that look at it take turns.
@@ -29,16 +29,20 @@ pub(crate) fn limits(device: &HostDevice, budget: Bytes) -> Limits {
     device.info().limits(budget)
 }
 
+pub(crate) fn network(model: &str, settings: &[(&str, f64)]) -> Arc<dyn Network> {
+    let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+    zoo::find(model).unwrap().network(&settings).unwrap()
+}
+
 /// A job whose training step also gives the gradient of every parameter.
 pub(crate) fn job_with_gradients(
     model: &str,
     batch: usize,
-    size: usize,
+    settings: &[(&str, f64)],
     optimizer: Optimizer,
     device: &HostDevice,
 ) -> Job {
-    let model = zoo::find(model).unwrap();
-    Job::with_outputs(model, batch, size, optimizer, device, |graph, updates| {
+    Job::with_outputs(&network(model, settings), batch, optimizer, device, |graph, updates| {
         for (index, (_, gradient)) in updates.iter().enumerate() {
             graph.output(&format!("gradient {index}"), *gradient)?;
         }
@@ -74,7 +78,7 @@ pub(crate) fn train(
     poison: bool,
 ) -> Trained {
     let data = splits(job);
-    let mut batches = Batches::new(data.train.len(), job.batch, 3).unwrap();
+    let mut loader = Loader::new(data.train, job.batch, 3, Position::default()).unwrap();
     let before = count::current(Tag::Device);
     count::reset_peak();
     let options = ExecutorOptions { poison, ..ExecutorOptions::default() };
@@ -83,8 +87,8 @@ pub(crate) fn train(
     let mut pending = None;
     for step in 0..=steps {
         let next = (step < steps).then(|| {
-            let indices = batches.next_batch().to_vec();
-            trainer.begin(&*data.train, &indices, 1e-3).unwrap()
+            let batch = loader.next_batch().unwrap();
+            trainer.begin(&batch, 1e-3).unwrap()
         });
         if let Some(ticket) = std::mem::replace(&mut pending, next) {
             outputs.push(trainer.finish(ticket).unwrap().outputs);
@@ -100,7 +104,7 @@ pub(crate) fn train(
 }
 
 pub(crate) fn splits(job: &Job) -> Splits {
-    data::open(data::default_for(job.shape), job.shape, job.classes, 7).unwrap()
+    data::open(data::default_for(&*job.network), &*job.network, 7).unwrap()
 }
 
 /// A file of this crate's test data.

@@ -18,7 +18,7 @@ struct Answer {
 struct Model {
     model: String,
     batch: usize,
-    shape: [usize; 3],
+    task: String,
     ops: usize,
     flops: f64,
     floor_bytes: u64,
@@ -91,13 +91,13 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
 }
 
 fn print_model(model: &Model, rate: f64) {
-    let [channels, height, width] = model.shape;
     let seconds = model.none_step_ns as f64 * 1e-9;
     let speed = model.flops / seconds;
     println!(
-        "\n## {}, batch {}, {channels}x{height}x{width}, Adam: {} ops\n\nWithout a limit: {} on the device ({} if nothing is freed), step {:.1} ms, {:.1} GFLOP/s = {:.0} % of the machine's rate. Floor {} (op `{}`).\n",
+        "\n## {}, batch {}, {}, Adam: {} ops\n\nWithout a limit: {} on the device ({} if nothing is freed), step {:.1} ms, {:.1} GFLOP/s = {:.0} % of the machine's rate. Floor {} (op `{}`).\n",
         model.model,
         model.batch,
+        model.task,
         model.ops,
         mib(model.none_bytes),
         mib(model.retain_bytes),

@@ -10,7 +10,7 @@ use tensile_core::device::host::count::{self, Tag};
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
-use tensile_models::data::{self, Batches, Splits};
+use tensile_models::data::{self, Loader, Position, Splits};
 use tensile_models::job::Job;
 use tensile_models::trainer::Trainer;
 use tensile_models::zoo;
@@ -50,7 +50,7 @@ pub(crate) struct Answer {
 struct ModelAnswer {
     model: String,
     batch: usize,
-    shape: [usize; 3],
+    task: String,
     ops: usize,
     flops: f64,
     floor_bytes: u64,
@@ -134,9 +134,9 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
     let batch: usize = batch.parse().with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
     let model = zoo::find(name).with_context(|| format!("there is no model '{name}'"))?;
     let planner = planner::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
-    let size = if model.resizable { args.size } else { 0 };
-    let job = Job::new(model, batch, size, Optimizer::adam(), &**device)?;
-    let data = data::open(data::default_for(job.shape), job.shape, job.classes, 1)?;
+    let size = (args.size > 0 && model.has("size")).then(|| ("size".to_owned(), args.size as f64));
+    let job = Job::new(&model.network(&size.into_iter().collect())?, batch, Optimizer::adam(), &**device)?;
+    let data = data::open(data::default_for(&*job.network), &*job.network, 1)?;
     let unlimited = device.info().limits(Bytes::MAX);
 
     // Measure latencies first, so that plans and predictions speak of this machine.
@@ -214,7 +214,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
     Ok(ModelAnswer {
         model: name.to_owned(),
         batch,
-        shape: job.shape,
+        task: job.network.task().to_string(),
         ops: trace.ops().len(),
         flops: job.train.costs.iter().map(|cost| cost.flops).sum(),
         floor_bytes: lowest.bytes.0,
@@ -253,13 +253,15 @@ fn measure(trainer: &mut Trainer<HostDevice>, data: &Splits, steps: usize) -> an
     // Small models take many steps in the time of one step of a large one.
     let steps =
         if trainer.job().train.costs.iter().map(|cost| cost.flops).sum::<f64>() < 1e10 { 20 * steps } else { steps };
-    let mut batches = Batches::new(data.train.len(), trainer.job().batch, 1)?;
+    let mut loader = Loader::new(Arc::clone(&data.train), trainer.job().batch, 1, Position::default())?;
     let (mut losses, mut times, mut stall_ns) = (Vec::new(), Vec::new(), 0);
     let mut pending = None;
     for step in 0..=steps + 1 {
         let next = if step <= steps {
-            let indices = batches.next_batch().to_vec();
-            Some(trainer.begin(&*data.train, &indices, 1e-4)?)
+            let batch = loader.next_batch()?;
+            let ticket = trainer.begin(&batch, 1e-4)?;
+            loader.recycle(batch);
+            Some(ticket)
         } else {
             None
         };

@@ -69,9 +69,12 @@ pub(crate) struct StepArgs {
     /// Optimizer: adam, adamw or sgd (momentum 0.9).
     #[arg(long, default_value = "adam")]
     pub(crate) optimizer: String,
-    /// Height and width of the images for models that take any size; 0 = the model's own.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) size: usize,
+    /// Settings of the model, separated by commas: size=64, classes=10; `tensile info` lists them.
+    #[arg(long, value_name = "NAME=NUMBER", value_delimiter = ',', value_parser = parse_setting)]
+    pub(crate) set: Vec<(String, f64)>,
+    /// Height and width of the images for models that take any size; short for --set size=N.
+    #[arg(long)]
+    pub(crate) size: Option<u32>,
     /// Threads of the host device; 0 = one per core.
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
@@ -176,6 +179,12 @@ fn parse_percent(text: &str) -> Result<f64, String> {
         Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent / 100.0),
         _ => Err("give a number of per cent from 0 up, like 5%".to_owned()),
     }
+}
+
+fn parse_setting(text: &str) -> Result<(String, f64), String> {
+    let fault = || format!("'{text}' is no setting; write NAME=NUMBER, like size=64");
+    let (name, number) = text.split_once('=').ok_or_else(fault)?;
+    Ok((name.trim().to_owned(), number.trim().parse().map_err(|_| fault())?))
 }
 
 fn parse_budget(text: &str) -> Result<Budget, String> {

@@ -1,5 +1,7 @@
 //! `tensile info`: what there is.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tensile_core::Device;
 use tensile_models::zoo;
@@ -31,8 +33,8 @@ struct DeviceRow {
 struct ModelRow {
     name: &'static str,
     about: &'static str,
-    shape: [usize; 3],
-    classes: usize,
+    task: String,
+    settings: BTreeMap<&'static str, f64>,
 }
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
@@ -50,7 +52,12 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
         }],
         models: zoo::all()
             .iter()
-            .map(|model| ModelRow { name: model.name, about: model.about, shape: model.shape, classes: model.classes })
+            .map(|model| ModelRow {
+                name: model.name,
+                about: model.about,
+                task: model.network(&BTreeMap::new()).map_or("-".to_owned(), |network| network.task().to_string()),
+                settings: model.settings.iter().map(|setting| (setting.name, setting.default)).collect(),
+            })
             .collect(),
         policies: planner::all().iter().map(|policy| policy.name()).collect(),
     };
@@ -72,8 +79,8 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     }
     out!("\nModels");
     for model in &answer.models {
-        let [channels, height, width] = model.shape;
-        out!("  {:<10} {} ({channels}x{height}x{width}, {} classes)", model.name, model.about, model.classes);
+        let settings: Vec<String> = model.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        out!("  {:<12} {}; {}; --set {}", model.name, model.about, model.task, settings.join(","));
     }
     out!("\nData\n  digits, synthetic, or a CSV file (gzip or not)");
     out!("\nPolicies\n  {}", answer.policies.join(", "));

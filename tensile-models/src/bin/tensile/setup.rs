@@ -1,12 +1,13 @@
 //! From command-line words to devices, jobs, policies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::optim::Optimizer;
 use tensile_models::budget::Budget;
 use tensile_models::job::Job;
-use tensile_models::zoo;
+use tensile_models::zoo::{self, Network};
 use tensile_sched::{Bytes, Planner, planner};
 
 use crate::Failure;
@@ -45,21 +46,20 @@ pub(crate) fn host_device(threads: usize) -> Result<Arc<HostDevice>, Failure> {
 }
 
 pub(crate) fn job(name: &str, args: &StepArgs, device: &HostDevice) -> Result<Job, Failure> {
-    let model = model(name)?;
     if args.batch == 0 {
         return Err(Failure::Usage("--batch 0 trains nothing; the least is 1".to_owned()));
     }
     if args.batch > 1 << 20 {
         return Err(Failure::Usage(format!("--batch {} is too large; the most is 1048576", args.batch)));
     }
-    if args.size != 0 && !model.resizable {
-        let [_, height, width] = model.shape;
-        return Err(Failure::Usage(format!("{name} takes images of {height}x{width} only; leave --size out")));
-    }
-    if args.size > 1 << 13 {
-        return Err(Failure::Usage(format!("--size {} is too large; the most is 8192", args.size)));
-    }
-    Ok(Job::new(model, args.batch, args.size, optimizer(&args.optimizer)?, device)?)
+    Ok(Job::new(&network(name, args)?, args.batch, optimizer(&args.optimizer)?, device)?)
+}
+
+/// The network of a name with the settings that are asked for.
+pub(crate) fn network(name: &str, args: &StepArgs) -> Result<Arc<dyn Network>, Failure> {
+    let mut given: BTreeMap<String, f64> = args.set.iter().cloned().collect();
+    given.extend(args.size.map(|size| ("size".to_owned(), f64::from(size))));
+    model(name)?.network(&given).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// A host budget; no fraction, since nothing says of what.

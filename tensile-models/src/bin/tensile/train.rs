@@ -12,7 +12,7 @@ use tensile_core::checkpoint;
 use tensile_core::device::host::HostDevice;
 use tensile_core::exec::{ExecutorOptions, StepSpans, Ticket};
 use tensile_models::budget::Budget;
-use tensile_models::data::{self, Batches, Splits};
+use tensile_models::data::{self, DataError, Loader, Position, Splits};
 use tensile_models::job::{Job, LOSS};
 use tensile_models::report::{self, Report};
 use tensile_models::trainer::{TrainError, Trainer};
@@ -66,9 +66,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     }
     let device = setup::host_device(args.step.threads)?;
     let job = setup::job(&args.model, &args.step, &device)?;
-    let name = args.data.as_deref().unwrap_or(data::default_for(job.shape));
-    let data = data::open(name, job.shape, job.classes, args.seed)?;
-    let batches = Batches::new(data.train.len(), job.batch, args.seed)?;
+    let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
+    let data = data::open(name, &*job.network, args.seed)?;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.train.trace, &limits)?;
     limits.host = setup::host_budget(args.policy.host_budget)?;
@@ -78,14 +77,16 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
         describe(args, &job, &none, &limits, budget)?;
     }
 
+    let session = Session { args, device, job, data };
+    // What is wrong with the data is found out before anything is trained.
+    Loader::count(&*session.data.train, session.job.batch)?;
     let limited = Limits { device: budget, ..limits.clone() };
     let mut reports = Vec::new();
     let mut reference = None;
     if args.compare {
         // Whether the budget can be held is found out before the first of two trainings, not after it.
-        planner.plan(&job.train.trace, &limited).map_err(TrainError::Plan)?;
+        planner.plan(&session.job.train.trace, &limited).map_err(TrainError::Plan)?;
     }
-    let session = Session { args, device, job, data, batches };
     if args.compare {
         let unlimited = Limits { device: Bytes::MAX, ..limits };
         let (losses, report) = session.train("unlimited", &*planner, unlimited, Budget::Unlimited, None)?;
@@ -132,7 +133,6 @@ struct Session<'a> {
     device: Arc<HostDevice>,
     job: Job,
     data: Splits,
-    batches: Batches,
 }
 
 impl Session<'_> {
@@ -154,8 +154,8 @@ impl Session<'_> {
         if let Some(path) = &args.load {
             trainer.load(path)?;
         }
-        let mut batches = self.batches.clone();
-        let per_epoch = batches.per_epoch();
+        let mut loader = self.loader()?;
+        let per_epoch = loader.per_epoch() as usize;
         let all = args.epochs * per_epoch;
         let total = if args.steps == 0 { all } else { args.steps.min(all) };
         let progress = Progress::new(run, total, args.json, reference);
@@ -164,8 +164,9 @@ impl Session<'_> {
         let mut accuracy = None;
         let mut in_flight: VecDeque<Ticket> = VecDeque::new();
         for step in 0..total {
-            let indices = batches.next_batch().to_vec();
-            in_flight.push_back(trainer.begin(&*self.data.train, &indices, f64::from(args.lr))?);
+            let batch = loader.next_batch()?;
+            in_flight.push_back(trainer.begin(&batch, f64::from(args.lr))?);
+            loader.recycle(batch);
             let epoch_ends = (step + 1) % per_epoch == 0 || step + 1 == total;
             while in_flight.len() > usize::from(!epoch_ends) {
                 let ticket = in_flight.pop_front().expect("just counted");
@@ -177,7 +178,7 @@ impl Session<'_> {
                 }
                 // Accuracy belongs to the last step of an epoch, when nothing is in flight.
                 if epoch_ends && in_flight.is_empty() {
-                    accuracy = Some(trainer.accuracy(&*self.data.test)?);
+                    accuracy = Some(trainer.evaluate(&*self.data.test)?.accuracy);
                 }
                 let epoch = index / per_epoch + 1;
                 progress.step(index, epoch, loss, accuracy.filter(|_| epoch_ends && in_flight.is_empty()));
@@ -193,6 +194,11 @@ impl Session<'_> {
 }
 
 impl Session<'_> {
+    /// Training batches from the beginning.
+    fn loader(&self) -> Result<Loader, DataError> {
+        Loader::new(Arc::clone(&self.data.train), self.job.batch, self.args.seed, Position::default())
+    }
+
     /// Writes the last step, if asked to.
     fn write_timeline(&self, trainer: &mut Trainer<HostDevice>) -> Result<(), Failure> {
         let Some(path) = &self.args.timeline else { return Ok(()) };

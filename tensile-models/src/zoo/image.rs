@@ -1,0 +1,57 @@
+//! Networks that tell images apart.
+
+use std::sync::Arc;
+
+use tensile_core::graph::{GraphError, Value};
+use tensile_core::nn::Net;
+
+use super::settings::{Setting, Settings};
+use super::{Made, Network, Task};
+
+/// Adds a network to a graph: images f32[N, C, H, W] to logits f32[N, classes].
+type Forward = fn(&mut Net<'_>, Value, &Settings) -> Result<Value, GraphError>;
+
+const CLASSES: [u32; 2] = [1, 1 << 20];
+
+/// Settings of networks for images of one size and ten classes.
+pub(super) const FIXED_10: &[Setting] = &[Setting::count("classes", 10, CLASSES)];
+
+/// Settings of networks for square images of any size, 224 at first.
+pub(super) const SIZED_224: &[Setting] = &[size(224), Setting::count("classes", 1000, CLASSES)];
+
+/// Height and width of the images.
+pub(super) const fn size(default: u32) -> Setting {
+    Setting::count("size", default, [1, 1 << 13])
+}
+
+#[derive(Debug)]
+struct Images {
+    shape: [usize; 3],
+    settings: Settings,
+    forward: Forward,
+}
+
+impl Network for Images {
+    fn task(&self) -> Task {
+        Task::Images { shape: self.shape }
+    }
+
+    fn classes(&self) -> usize {
+        self.settings.count("classes")
+    }
+
+    fn forward(&self, net: &mut Net<'_>, inputs: &[Value]) -> Result<Value, GraphError> {
+        (self.forward)(net, inputs[0], &self.settings)
+    }
+}
+
+/// A network for images of one shape.
+pub(super) fn network(shape: [usize; 3], settings: &Settings, forward: Forward) -> Made {
+    Ok(Arc::new(Images { shape, settings: settings.clone(), forward }))
+}
+
+/// A network for square images of three channels.
+pub(super) fn square(settings: &Settings, forward: Forward) -> Made {
+    let size = settings.count("size");
+    network([3, size, size], settings, forward)
+}
