@@ -1,7 +1,7 @@
 //! Training: plans a job within its budget, and runs it step by step.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tensile_core::Device;
@@ -12,7 +12,7 @@ use tensile_core::nn;
 use tensile_core::optim::SCALARS;
 use tensile_sched::{Infeasible, Limits, Planner};
 
-use crate::data::{Batch, DataError, Dataset, each_batch};
+use crate::data::{Batch, DataError, Dataset, Position, each_batch};
 use crate::job::{CORRECT, Inference, Job, LOGITS, LOSS};
 
 /// Why training could not go on.
@@ -37,6 +37,14 @@ pub enum TrainError {
     /// Data could not be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A checkpoint that this training cannot go on from.
+    #[error("cannot resume from '{}': {reason}", path.display())]
+    Resume {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 /// How well a network tells labels.
@@ -166,7 +174,50 @@ impl<D: Device> Trainer<D> {
     pub fn save(&mut self, path: &Path) -> Result<(), TrainError> {
         Ok(checkpoint::save(path, &self.executor.state()?, Contents::Model, &BTreeMap::new())?)
     }
+
+    /// Training steps begun, those before a resumed checkpoint among them.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Saves everything that training goes on from, all or nothing: parameters, buffers, state of the optimizer, step, seed, and `next`, the position of the
+    /// data that the next step takes.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`]; [`TrainError::Exec`] if work in flight fails.
+    pub fn save_training(&mut self, path: &Path, next: Position) -> Result<(), TrainError> {
+        let numbers = [self.steps, self.seed, next.epoch, next.batch];
+        let metadata = TRAINING.iter().zip(numbers).map(|(name, number)| ((*name).to_owned(), number.to_string()));
+        Ok(checkpoint::save(path, &self.executor.state()?, Contents::Training, &metadata.collect())?)
+    }
+
+    /// Goes on from a checkpoint of the same job; gives the position of the data that comes next. The steps that follow have the same bits as if
+    /// training had never stopped, under any budget.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] that lists missing, unexpected and mis-shaped names; [`TrainError::Resume`] if the file is no checkpoint of a training, or of one with
+    /// another seed.
+    pub fn resume(&mut self, path: &Path) -> Result<Position, TrainError> {
+        let fault = |reason: String| TrainError::Resume { path: path.to_owned(), reason };
+        let metadata = checkpoint::load_metadata(path)?;
+        let mut numbers = [0u64; 4];
+        for (number, name) in numbers.iter_mut().zip(TRAINING) {
+            let text = metadata.get(name).ok_or_else(|| fault(format!("it does not tell '{name}'; only weights?")))?;
+            *number = text.parse().map_err(|_| fault(format!("'{text}' is no number for '{name}'")))?;
+        }
+        let [steps, seed, epoch, batch] = numbers;
+        if seed != self.seed {
+            return Err(fault(format!("it was trained with --seed {seed}, not {}", self.seed)));
+        }
+        let state = checkpoint::load(path, &self.job.train.persistents, Contents::Training)?;
+        self.executor.write_state(&state)?;
+        self.steps = steps;
+        Ok(Position { epoch, batch })
+    }
 }
+
+/// Names under which a checkpoint tells where training is.
+const TRAINING: [&str; 4] = ["step", "seed", "data.epoch", "data.batch"];
 
 /// A trained network on one device within a budget: evaluation and prediction, without gradients.
 pub struct Predictor<D: Device> {

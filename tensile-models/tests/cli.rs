@@ -99,6 +99,38 @@ fn weights_are_saved_and_loaded() {
 }
 
 #[test]
+fn saved_weights_are_measured_and_used() {
+    let file = folder("trained").join("mlp.safetensors");
+    let file = file.to_str().unwrap();
+    let out = succeeds(&["train", "mlp", "--json", "--epochs", "4", "--save", file]);
+    let trained = json(out.lines().last().unwrap())["reports"][0]["accuracy"].as_f64().unwrap();
+    for more in [&["--batch", "64"][..], &["--batch", "7", "--budget", "90%"]] {
+        let answer = json(&succeeds(&[&["eval", "mlp", "--load", file, "--json"], more].concat()));
+        assert_eq!(answer["accuracy"].as_f64().unwrap(), trained);
+        assert_eq!(answer["labels"], 360);
+    }
+    let out = succeeds(&["predict", "mlp", "--load", file, "--json", "--samples", "0", "--top", "3", "--batch", "50"]);
+    let told: Vec<Value> = out.lines().map(json).collect();
+    assert_eq!(told.len(), 360);
+    let right = told.iter().filter(|told| told["label"] == told["classes"][0]["class"]).count();
+    assert_eq!(right as f64 / 360.0, trained);
+    for told in &told {
+        let probability = |index: usize| told["classes"][index]["probability"].as_f64().unwrap();
+        assert!(
+            probability(0) >= probability(1) && probability(1) >= probability(2) && probability(0) <= 1.0,
+            "{told}"
+        );
+    }
+    let out = succeeds(&["predict", "mlp", "--load", file, "--samples", "3"]);
+    assert_eq!(out.lines().count(), 3, "{out}");
+    fails(2, &["eval", "mlp"], &["--load"]);
+    fails(1, &["eval", "mlp", "--load", "/no/such/file"], &["/no/such/file", "No such file"]);
+    fails(1, &["predict", "lenet", "--load", file], &["mlp.safetensors", "conv1.weight"]);
+    fails(2, &["predict", "mlp", "--load", file, "--prompt", "x"], &["--prompt", "next tokens"]);
+    fails(1, &["eval", "mlp", "--load", file, "--budget", "1KiB"], &["floor"]);
+}
+
+#[test]
 fn a_models_trace_can_be_written_and_planned() {
     let folder = folder("traces");
     for name in ["cnn.json", "cnn.json.gz"] {

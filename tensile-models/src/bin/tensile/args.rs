@@ -18,6 +18,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Train a model within a memory budget.
     Train(TrainArgs),
+    /// Measure loss and accuracy of saved weights on test data.
+    Eval(EvalArgs),
+    /// Tell labels, or continue a text, with saved weights.
+    Predict(PredictArgs),
     /// Tell before running whether a model or a recorded step fits a budget, and at what cost.
     Plan(PlanArgs),
     /// List devices, models, data sets and policies.
@@ -60,15 +64,12 @@ pub(crate) struct PolicyArgs {
     pub(crate) host_budget: Budget,
 }
 
-/// What to build a training step of.
+/// What to run, and on what.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct StepArgs {
+pub(crate) struct ModelArgs {
     /// Samples in a batch.
     #[arg(long, default_value_t = 64)]
     pub(crate) batch: usize,
-    /// Optimizer: adam, adamw or sgd (momentum 0.9).
-    #[arg(long, default_value = "adam")]
-    pub(crate) optimizer: String,
     /// Settings of the model, separated by commas: size=64, classes=10; `tensile info` lists them.
     #[arg(long, value_name = "NAME=NUMBER", value_delimiter = ',', value_parser = parse_setting)]
     pub(crate) set: Vec<(String, f64)>,
@@ -80,12 +81,22 @@ pub(crate) struct StepArgs {
     pub(crate) threads: usize,
 }
 
+/// How parameters are updated.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OptimizerArgs {
+    /// Optimizer: adam, adamw or sgd (momentum 0.9).
+    #[arg(long, default_value = "adam")]
+    pub(crate) optimizer: String,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct TrainArgs {
     /// Model; `tensile info` lists them.
     pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) step: StepArgs,
+    pub(crate) step: ModelArgs,
+    #[command(flatten)]
+    pub(crate) optimizer: OptimizerArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Device memory: 2GiB, 800MB, unlimited, or 60% of what the job takes without a limit.
@@ -124,13 +135,68 @@ pub(crate) struct TrainArgs {
     pub(crate) timeline: Option<PathBuf>,
 }
 
+/// What `eval` and `predict` share.
+#[derive(Args, Debug)]
+pub(crate) struct TrainedArgs {
+    /// Model; `tensile info` lists them.
+    pub(crate) model: String,
+    /// Parameters and buffers, a safetensors file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) load: PathBuf,
+    #[command(flatten)]
+    pub(crate) step: ModelArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Device memory: 2GiB, 800MB, unlimited, or 60% of what the forward step takes without a limit.
+    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
+    pub(crate) budget: Budget,
+    /// Data, as for `train`; its test split is used.
+    #[arg(long)]
+    pub(crate) data: Option<String>,
+    /// Seed of synthetic data and of sampling.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    pub(crate) trained: TrainedArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PredictArgs {
+    #[command(flatten)]
+    pub(crate) trained: TrainedArgs,
+    /// Samples of the test split to tell the labels of; 0 = all.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) samples: usize,
+    /// Likeliest classes to print for each label.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) top: u16,
+    /// Instead of telling labels: continue this text, with a model that tells next tokens of bytes.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["samples", "top", "data"])]
+    pub(crate) prompt: Option<String>,
+    /// Bytes to continue the prompt by.
+    #[arg(long, default_value_t = 200, requires = "prompt", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) length: u32,
+    /// How freely bytes are drawn: 0 takes the likeliest, 1 draws by the model's own probabilities.
+    #[arg(long, default_value_t = 0.7, requires = "prompt")]
+    pub(crate) temperature: f32,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
     /// Model; `tensile info` lists them.
     #[arg(required_unless_present = "trace", conflicts_with = "trace")]
     pub(crate) model: Option<String>,
     #[command(flatten)]
-    pub(crate) step: StepArgs,
+    pub(crate) step: ModelArgs,
+    #[command(flatten)]
+    pub(crate) optimizer: OptimizerArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Plan a recorded training step (JSON, gzip or not) instead of a model.

@@ -6,8 +6,10 @@
 #[macro_use]
 mod output;
 mod args;
+mod eval;
 mod info;
 mod plan;
+mod predict;
 mod setup;
 mod train;
 
@@ -39,6 +41,8 @@ fn main() -> std::process::ExitCode {
     let result = match Cli::try_parse() {
         Ok(cli) => match cli.command {
             Command::Train(args) => train::run(&args),
+            Command::Eval(args) => eval::run(&args),
+            Command::Predict(args) => predict::run(&args),
             Command::Plan(args) => plan::run(&args),
             Command::Info(args) => info::run(&args),
         },

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         (Some(path), _) => (path.display().to_string(), read_trace(path)?, Limits::unlimited()),
         (None, Some(model)) => {
             let device = setup::host_device(args.step.threads)?;
-            let job = setup::job(model, &args.step, &device)?;
+            let job = setup::job(model, &args.step, &args.optimizer, &device)?;
             let limits = device.info().limits(Bytes::MAX);
             (format!("{model}, batch {}", args.step.batch), job.train.trace.clone(), limits)
         }

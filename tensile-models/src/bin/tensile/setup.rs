@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tensile_core::Device;
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::optim::Optimizer;
 use tensile_models::budget::Budget;
-use tensile_models::job::Job;
+use tensile_models::job::{Inference, Job};
+use tensile_models::trainer::Predictor;
 use tensile_models::zoo::{self, Network};
+use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Planner, planner};
 
 use crate::Failure;
-use crate::args::StepArgs;
+use crate::args::{ModelArgs, OptimizerArgs, TrainedArgs};
 
 pub(crate) fn policy(name: &str) -> Result<Box<dyn Planner>, Failure> {
     planner::find(name).ok_or_else(|| {
@@ -45,18 +48,38 @@ pub(crate) fn host_device(threads: usize) -> Result<Arc<HostDevice>, Failure> {
     Ok(Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?))
 }
 
-pub(crate) fn job(name: &str, args: &StepArgs, device: &HostDevice) -> Result<Job, Failure> {
+pub(crate) fn job(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &HostDevice) -> Result<Job, Failure> {
+    let optimizer = optimizer(&update.optimizer)?;
+    Ok(Job::new(&network(name, args)?, batch(args)?, optimizer, device)?)
+}
+
+/// The model and the device of `eval` and `predict`, and limits for planning.
+pub(crate) fn trained(args: &TrainedArgs) -> Result<(Predictor<HostDevice>, Arc<dyn Network>), Failure> {
+    let planner = policy(&args.policy.policy)?;
+    let network = network(&args.model, &args.step)?;
+    let batch = batch(&args.step)?;
+    let device = host_device(args.step.threads)?;
+    let job = Inference::new(&network, batch, &*device)?;
+    let mut limits = device.info().limits(Bytes::MAX);
+    let none = NoEviction.plan(&job.eval.trace, &limits)?;
+    limits.host = host_budget(args.policy.host_budget)?;
+    limits.mode = args.policy.mode.into();
+    limits.device = args.budget.resolve(none.report.arena);
+    Ok((Predictor::load(device, job, &*planner, limits, &args.load)?, network))
+}
+
+fn batch(args: &ModelArgs) -> Result<usize, Failure> {
     if args.batch == 0 {
         return Err(Failure::Usage("--batch 0 trains nothing; the least is 1".to_owned()));
     }
     if args.batch > 1 << 20 {
         return Err(Failure::Usage(format!("--batch {} is too large; the most is 1048576", args.batch)));
     }
-    Ok(Job::new(&network(name, args)?, args.batch, optimizer(&args.optimizer)?, device)?)
+    Ok(args.batch)
 }
 
 /// The network of a name with the settings that are asked for.
-pub(crate) fn network(name: &str, args: &StepArgs) -> Result<Arc<dyn Network>, Failure> {
+pub(crate) fn network(name: &str, args: &ModelArgs) -> Result<Arc<dyn Network>, Failure> {
     let mut given: BTreeMap<String, f64> = args.set.iter().cloned().collect();
     given.extend(args.size.map(|size| ("size".to_owned(), f64::from(size))));
     model(name)?.network(&given).map_err(|error| Failure::Usage(error.to_string()))

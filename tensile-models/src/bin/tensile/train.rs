@@ -65,7 +65,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
         checkpoint::check_writable(path)?;
     }
     let device = setup::host_device(args.step.threads)?;
-    let job = setup::job(&args.model, &args.step, &device)?;
+    let job = setup::job(&args.model, &args.step, &args.optimizer, &device)?;
     let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
     let data = data::open(name, &*job.network, args.seed)?;
     let mut limits = device.info().limits(Bytes::MAX);
