@@ -1,4 +1,5 @@
 //! Long training takes no more memory than short training.
+#![expect(clippy::print_stderr, reason = "says what is skipped")]
 
 mod common;
 
