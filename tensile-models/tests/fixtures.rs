@@ -1,17 +1,17 @@
-//! ResNets against PyTorch: `data/resnet18.json` and `data/resnet50.json` hold losses, gradient norms and norms of running statistics that
-//! torchvision's models gave in float64 (see `data/README.md`).
+//! Models against PyTorch: the files in `data/` hold losses, gradient norms and norms of running statistics that torchvision's and timm's
+//! models gave in float64 (see `data/README.md`).
 
 mod common;
 
 use std::collections::BTreeMap;
 
-use common::{data_file, device, job_with_gradients, limits};
+use common::{data_file, device, limits, network};
 use serde::Deserialize;
-use tensile_core::device::host::Emulation;
+use tensile_core::device::host::{Emulation, HostDevice};
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
 use tensile_models::data::Batch;
-use tensile_models::job::LOSS;
+use tensile_models::job::{Job, LOSS};
 use tensile_models::trainer::Trainer;
 use tensile_models::zoo::Task;
 use tensile_sched::baseline::NoEviction;
@@ -28,6 +28,7 @@ struct Fixture {
     /// In the order of the state dictionary.
     shapes: Vec<(String, Vec<usize>)>,
     losses: Vec<f64>,
+    losses_f32: Vec<f64>,
     grad_norms_step1: BTreeMap<String, f64>,
     rel_grad_norm_diff_f32: f64,
     buffer_norms_end: BTreeMap<String, f64>,
@@ -76,8 +77,28 @@ fn norm(bytes: &[u8]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-fn check(model: &str) {
-    let text = std::fs::read_to_string(data_file(&format!("{model}.json"))).unwrap();
+/// A job whose training step also gives the squared norm of every parameter's gradient, as output `gradient 0` and so on.
+fn job_with_gradient_norms(
+    model: &str,
+    batch: usize,
+    settings: &[(&str, f64)],
+    optimizer: Optimizer,
+    device: &HostDevice,
+) -> Job {
+    Job::with_outputs(&network(model, settings), batch, optimizer, device, |graph, updates| {
+        for (index, (_, gradient)) in updates.iter().enumerate() {
+            let squares = graph.mul(*gradient, *gradient)?;
+            let axes: Vec<usize> = (0..graph.dims(squares).len()).collect();
+            let sum = graph.sum(squares, &axes)?;
+            graph.output(&format!("gradient {index}"), sum)?;
+        }
+        Ok(())
+    })
+    .unwrap()
+}
+
+fn check(model: &str, file: &str, dropout: bool) {
+    let text = std::fs::read_to_string(data_file(file)).unwrap();
     let fixture: Fixture = serde_json::from_str(&text).unwrap();
     let optimizer = match fixture.optimizer.as_str() {
         "adam" => Optimizer::adam(),
@@ -85,7 +106,9 @@ fn check(model: &str) {
         other => panic!("no optimizer {other}"),
     };
     let device = device(2, Emulation::default());
-    let job = job_with_gradients(model, fixture.batch, &[("size", fixture.size as f64)], optimizer, &device);
+    let mut settings = vec![("size", fixture.size as f64)];
+    settings.extend(dropout.then_some(("dropout", 0.0)));
+    let job = job_with_gradient_norms(model, fixture.batch, &settings, optimizer, &device);
     let names: Vec<String> =
         job.train.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.name.clone()).collect();
     let unlimited = limits(&device, Bytes::MAX);
@@ -111,18 +134,21 @@ fn check(model: &str) {
         losses.push(f64::from(result.scalar(LOSS)));
         if step == 0 {
             for (index, name) in names.iter().enumerate() {
-                let gradient = result.output(&format!("gradient {index}")).unwrap();
-                let (found, expected) = (norm(&gradient.bytes), fixture.grad_norms_step1[name]);
+                let squares = f64::from(result.scalar(&format!("gradient {index}")));
+                let (found, expected) = (squares.sqrt(), fixture.grad_norms_step1[name]);
                 let error = (found / expected - 1.0).abs();
                 let allowed = 3.0 * fixture.rel_grad_norm_diff_f32;
                 assert!(error < allowed, "{name}: gradient norm {found}, not {expected}");
             }
         }
     }
-    let error = (losses[0] / fixture.losses[0] - 1.0).abs();
-    assert!(error < 1e-5, "first loss {}, not {}", losses[0], fixture.losses[0]);
+    let differs = |loss: f64| (loss / fixture.losses[0] - 1.0).abs();
+    // Rounding alone takes PyTorch's f32 loss of Inception V4 2.3e-5 away.
+    let (error, allowed) = (differs(losses[0]), differs(fixture.losses_f32[0]).max(1e-5));
+    assert!(error < allowed, "first loss {}, not {}", losses[0], fixture.losses[0]);
     for (&loss, expected) in losses.iter().zip(&fixture.losses).skip(1) {
-        // ResNet-50 is chaotic at this learning rate: gradients right to 0.4 % (PyTorch's own f32: 0.5 %) part by 4 % in the third loss.
+        // The deep ones are chaotic at this learning rate: ResNet-50's gradients, right to 0.4 % (PyTorch's own f32: 0.5 %), part by 4 % in the
+        // third loss.
         let error = (loss / expected - 1.0).abs();
         assert!(error < 0.05, "later loss {loss}, not {expected}");
     }
@@ -135,11 +161,31 @@ fn check(model: &str) {
 }
 
 #[test]
+fn vgg16_is_torchvisions() {
+    check("vgg16", "vgg16.json", true);
+}
+
+#[test]
 fn resnet18_is_torchvisions() {
-    check("resnet18");
+    check("resnet18", "resnet18.json", false);
 }
 
 #[test]
 fn resnet50_is_torchvisions() {
-    check("resnet50");
+    check("resnet50", "resnet50.json", false);
+}
+
+#[test]
+fn inception_v3_is_torchvisions() {
+    check("inception-v3", "inception_v3.json", true);
+}
+
+#[test]
+fn inception_v4_is_timms() {
+    check("inception-v4", "inception_v4.json", true);
+}
+
+#[test]
+fn densenet121_is_torchvisions() {
+    check("densenet121", "densenet121.json", false);
 }

@@ -25,6 +25,6 @@ pub(super) fn forward(net: &mut Net<'_>, images: Value, settings: &Settings) -> 
         }
     }
     let x = net.flatten(x)?;
-    let x = net.dropout(x, 0.25)?;
+    let x = net.dropout(x, settings.number("dropout") as f32)?;
     net.linear("fc", x, settings.count("classes"))
 }

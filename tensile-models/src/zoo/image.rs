@@ -11,17 +11,19 @@ use super::{Made, Network, Task};
 /// Adds a network to a graph: images f32[N, C, H, W] to logits f32[N, classes].
 type Forward = fn(&mut Net<'_>, Value, &Settings) -> Result<Value, GraphError>;
 
-const CLASSES: [u32; 2] = [1, 1 << 20];
-
-/// Settings of networks for images of one size and ten classes.
-pub(super) const FIXED_10: &[Setting] = &[Setting::count("classes", 10, CLASSES)];
-
-/// Settings of networks for square images of any size, 224 at first.
-pub(super) const SIZED_224: &[Setting] = &[size(224), Setting::count("classes", 1000, CLASSES)];
+/// Number of classes.
+pub(super) const fn classes(default: u32) -> Setting {
+    Setting::count("classes", default, [1, 1 << 20])
+}
 
 /// Height and width of the images.
 pub(super) const fn size(default: u32) -> Setting {
     Setting::count("size", default, [1, 1 << 13])
+}
+
+/// Part of the elements that training drops before the last layers.
+pub(super) const fn dropout(default: f64) -> Setting {
+    Setting::probability("dropout", default)
 }
 
 #[derive(Debug)]

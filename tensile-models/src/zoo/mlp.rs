@@ -10,7 +10,7 @@ pub(super) fn forward(net: &mut Net<'_>, images: Value, settings: &Settings) -> 
     for name in ["fc1", "fc2"] {
         x = net.linear(name, x, 256)?;
         x = net.graph().relu(x)?;
-        x = net.dropout(x, 0.2)?;
+        x = net.dropout(x, settings.number("dropout") as f32)?;
     }
     net.linear("fc3", x, settings.count("classes"))
 }

@@ -2,13 +2,16 @@
 //!
 //! Names and shapes of parameters and buffers are those of the published implementations, so that their files of weights load by name.
 
+mod densenet;
 mod digit_cnn;
 mod image;
+mod inception;
 mod lenet;
 mod mlp;
 mod resnet;
 mod settings;
 mod task;
+mod vgg;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +20,7 @@ use std::sync::Arc;
 use tensile_core::graph::{GraphError, Value};
 use tensile_core::nn::Net;
 
+use image::{classes, dropout, size};
 pub use settings::{Setting, SettingError, Settings};
 pub use task::{Field, IGNORED, Task};
 
@@ -69,32 +73,56 @@ const MODELS: &[Model] = &[
     Model {
         name: "mlp",
         about: "multilayer perceptron with dropout",
-        settings: image::FIXED_10,
+        settings: &[classes(10), dropout(0.2)],
         make: |_, settings| image::network([1, 8, 8], settings, mlp::forward),
     },
     Model {
         name: "lenet",
         about: "LeNet-5 with rectifiers",
-        settings: image::FIXED_10,
+        settings: &[classes(10)],
         make: |_, settings| image::network([1, 28, 28], settings, lenet::forward),
     },
     Model {
         name: "digit-cnn",
         about: "six convolutions with batch norm, and dropout",
-        settings: image::FIXED_10,
+        settings: &[classes(10), dropout(0.25)],
         make: |_, settings| image::network([1, 8, 8], settings, digit_cnn::forward),
+    },
+    Model {
+        name: "vgg16",
+        about: "VGG-16",
+        settings: &[size(224), classes(1000), dropout(0.5)],
+        make: |_, settings| image::square(settings, vgg::vgg16),
     },
     Model {
         name: "resnet18",
         about: "ResNet-18",
-        settings: image::SIZED_224,
+        settings: &[size(224), classes(1000)],
         make: |_, settings| image::square(settings, resnet::resnet18),
     },
     Model {
         name: "resnet50",
         about: "ResNet-50",
-        settings: image::SIZED_224,
+        settings: &[size(224), classes(1000)],
         make: |_, settings| image::square(settings, resnet::resnet50),
+    },
+    Model {
+        name: "inception-v3",
+        about: "Inception V3",
+        settings: &[size(299), classes(1000), dropout(0.5)],
+        make: |_, settings| image::square(settings, inception::inception_v3),
+    },
+    Model {
+        name: "inception-v4",
+        about: "Inception V4",
+        settings: &[size(299), classes(1000), dropout(0.2)],
+        make: |_, settings| image::square(settings, inception::inception_v4),
+    },
+    Model {
+        name: "densenet121",
+        about: "DenseNet-121",
+        settings: &[size(224), classes(1000)],
+        make: |_, settings| image::square(settings, densenet::densenet121),
     },
 ];
 

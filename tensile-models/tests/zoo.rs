@@ -1,0 +1,33 @@
+//! Models of the zoo: sizes of the published ones.
+
+mod common;
+
+use common::network;
+use tensile_core::graph::{Graph, Value};
+use tensile_core::nn::{Mode, Net};
+use tensile_sched::Role;
+
+/// Elements of all parameters, from the graph alone.
+fn n_parameters(model: &str, settings: &[(&str, f64)]) -> usize {
+    let network = network(model, settings);
+    let mut graph = Graph::new();
+    let inputs: Vec<Value> =
+        network.task().fields().iter().map(|field| graph.input(field.name, field.batched(2)).unwrap()).collect();
+    let logits = network.forward(&mut Net::new(&mut graph, Mode::Train), &inputs).unwrap();
+    assert_eq!(graph.dims(logits), [2 * network.task().labels().shape.numel(), network.classes()]);
+    graph.persistents().filter(|(p, _)| p.role == Role::Parameter).map(|(p, _)| p.ty.numel()).sum()
+}
+
+#[test]
+fn parameter_counts_are_the_published_ones() {
+    for (model, expected) in [
+        ("vgg16", 138_357_544),
+        ("resnet18", 11_689_512),
+        ("resnet50", 25_557_032),
+        ("inception-v3", 23_834_568),
+        ("inception-v4", 42_679_816),
+        ("densenet121", 7_978_856),
+    ] {
+        assert_eq!(n_parameters(model, &[]), expected, "{model}");
+    }
+}
