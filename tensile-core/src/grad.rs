@@ -1,8 +1,9 @@
 //! Reverse-mode automatic differentiation, as ops added to the same graph.
 
+use petgraph::Direction;
 use petgraph::graph::NodeIndex;
 
-use crate::graph::{Graph, GraphError, Node, Phase, Value};
+use crate::graph::{Graph, GraphError, Node, OpNode, Phase, Value};
 use crate::tensor::DType;
 
 /// What an op's gradient rule has to work with.
@@ -44,19 +45,46 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Loss`] unless the loss is one f32, or an error from an op's rule. Linear in the number of ops and accesses.
     pub fn grad(&mut self, loss: Value, wrt: &[Value]) -> Result<Vec<Option<Value>>, GraphError> {
+        let sources: Vec<(Value, Option<Value>)> = wrt.iter().map(|&value| (value, None)).collect();
+        self.grad_onto(loss, &sources, &mut |_, _| Ok(()))
+    }
+
+    /// As [`grad`](Self::grad), where each source may come with a gradient that this loss's is added to at once, so that the two stand side by side for
+    /// one source at a time. Such a source must not be the result of an op. Calls `complete` with each gradient as soon as nothing will be added to it.
+    pub(crate) fn grad_onto(
+        &mut self,
+        loss: Value,
+        sources: &[(Value, Option<Value>)],
+        complete: &mut dyn FnMut(&mut Self, Value) -> Result<(), GraphError>,
+    ) -> Result<Vec<Option<Value>>, GraphError> {
         if self.ty(loss).numel() != 1 || self.dtype(loss) != DType::F32 {
             return Err(GraphError::Loss(self.ty(loss).clone()));
         }
         let phase = self.set_phase(Phase::Backward);
-        let result = self.add_backward(loss, wrt);
+        let result = self.add_backward(loss, sources, complete);
         self.set_phase(phase);
         result
     }
 
-    fn add_backward(&mut self, loss: Value, wrt: &[Value]) -> Result<Vec<Option<Value>>, GraphError> {
+    fn add_backward(
+        &mut self,
+        loss: Value,
+        sources: &[(Value, Option<Value>)],
+        complete: &mut dyn FnMut(&mut Self, Value) -> Result<(), GraphError>,
+    ) -> Result<Vec<Option<Value>>, GraphError> {
         let n_nodes = self.dag().node_count();
-        let needed = self.depends_on(wrt);
+        let wrt: Vec<Value> = sources.iter().map(|(value, _)| *value).collect();
+        let needed = self.depends_on(&wrt);
+        let first_uses = self.first_uses(loss, &wrt);
         let mut grads: Vec<Option<Value>> = vec![None; self.n_values()];
+        for (source, before) in sources {
+            grads[source.index()] = *before;
+        }
+        for (source, _) in sources.iter().zip(&first_uses).filter(|(_, first)| first.is_none()) {
+            if let (_, Some(before)) = source {
+                complete(self, *before)?;
+            }
+        }
         let one = self.fill(self.shape(loss).clone(), 1.0)?;
         grads[loss.index()] = Some(one);
         for index in (0..n_nodes).rev() {
@@ -71,39 +99,46 @@ impl Graph {
                         self.accumulate(&mut grads, of, grad)?;
                     }
                 }
-                Node::Op(node) => {
-                    let output_grads: Vec<Option<Value>> = node.outputs.iter().map(|v| grads[v.index()]).collect();
-                    let needs: Vec<bool> = node.inputs.iter().map(|v| needed[v.index()]).collect();
-                    if output_grads.iter().all(Option::is_none) || !needs.contains(&true) {
-                        continue;
-                    }
-                    let scope = format!("{}.grad", node.label);
-                    let input_grads = self.with_scope(scope, |graph| {
-                        let mut call = GradCall {
-                            graph,
-                            inputs: &node.inputs,
-                            outputs: &node.outputs,
-                            output_grads: &output_grads,
-                            needs: &needs,
-                        };
-                        node.op.def().grad(&mut call)
-                    })?;
-                    assert_eq!(input_grads.len(), node.inputs.len(), "{}: one gradient per input", node.label);
-                    for ((&input, grad), need) in node.inputs.iter().zip(input_grads).zip(needs) {
-                        if let (Some(grad), true) = (grad, need) {
-                            assert_eq!(
-                                self.ty(grad),
-                                self.ty(input),
-                                "{}: a gradient has its input's type",
-                                node.label
-                            );
-                            self.accumulate(&mut grads, input, grad)?;
-                        }
-                    }
+                Node::Op(node) => self.add_backward_of(&node, &needed, &mut grads)?,
+            }
+            for (source, _) in wrt.iter().zip(&first_uses).filter(|(_, first)| **first == Some(index)) {
+                if let Some(grad) = grads[source.index()] {
+                    complete(self, grad)?;
                 }
             }
         }
         Ok(wrt.iter().map(|value| grads[value.index()]).collect())
+    }
+
+    fn add_backward_of(
+        &mut self,
+        node: &OpNode,
+        needed: &[bool],
+        grads: &mut [Option<Value>],
+    ) -> Result<(), GraphError> {
+        let output_grads: Vec<Option<Value>> = node.outputs.iter().map(|v| grads[v.index()]).collect();
+        let needs: Vec<bool> = node.inputs.iter().map(|v| needed[v.index()]).collect();
+        if output_grads.iter().all(Option::is_none) || !needs.contains(&true) {
+            return Ok(());
+        }
+        let input_grads = self.with_scope(format!("{}.grad", node.label), |graph| {
+            let mut call = GradCall {
+                graph,
+                inputs: &node.inputs,
+                outputs: &node.outputs,
+                output_grads: &output_grads,
+                needs: &needs,
+            };
+            node.op.def().grad(&mut call)
+        })?;
+        assert_eq!(input_grads.len(), node.inputs.len(), "{}: one gradient per input", node.label);
+        for ((&input, grad), need) in node.inputs.iter().zip(input_grads).zip(needs) {
+            if let (Some(grad), true) = (grad, need) {
+                assert_eq!(self.ty(grad), self.ty(input), "{}: a gradient has its input's type", node.label);
+                self.accumulate(grads, input, grad)?;
+            }
+        }
+        Ok(())
     }
 
     fn accumulate(&mut self, grads: &mut [Option<Value>], value: Value, grad: Value) -> Result<(), GraphError> {
@@ -112,6 +147,21 @@ impl Graph {
             Some(sum) => self.add(sum, grad)?,
         });
         Ok(())
+    }
+
+    /// Index of the first node that takes each of `wrt` on the way to the loss: the last one whose gradient rule adds to its gradient.
+    fn first_uses(&self, loss: Value, wrt: &[Value]) -> Vec<Option<usize>> {
+        let mut leads = vec![false; self.dag().node_count()];
+        leads[self.node_index(loss).index()] = true;
+        for node in self.dag().node_indices().rev().filter(|node| self.node_index(loss) >= *node) {
+            if leads[node.index()] {
+                for source in self.dag().neighbors_directed(node, Direction::Incoming) {
+                    leads[source.index()] = true;
+                }
+            }
+        }
+        let takers = |value: &Value| self.dag().neighbors_directed(self.node_index(*value), Direction::Outgoing);
+        wrt.iter().map(|value| takers(value).map(NodeIndex::index).filter(|&node| leads[node]).min()).collect()
     }
 
     /// For each value, whether it is computed from one of `wrt` through float tensors.

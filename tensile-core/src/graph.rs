@@ -141,6 +141,12 @@ pub enum GraphError {
     /// A loss that is not one number.
     #[error("gradients start from a scalar f32 loss, not from {0}")]
     Loss(TensorType),
+    /// A parameter group that would be empty.
+    #[error("no parameter that is updated has a name like '{pattern}'")]
+    EmptyGroup {
+        /// The pattern.
+        pattern: String,
+    },
     /// An op without a gradient on the way to the loss.
     #[error("{label}: op '{op}' has no gradient")]
     NoGradient {
@@ -175,6 +181,9 @@ pub struct Graph {
     outputs: Vec<(String, Value)>,
     scope: Vec<String>,
     phase: Phase,
+    n_dropouts: u32,
+    /// Updates that wait for [`release_updates`](Self::release_updates), if they are being held.
+    held: Option<Vec<OpNode>>,
 }
 
 impl Default for Graph {
@@ -194,7 +203,15 @@ impl Graph {
             outputs: Vec::new(),
             scope: Vec::new(),
             phase: Phase::Forward,
+            n_dropouts: 0,
+            held: None,
         }
+    }
+
+    /// A number for one more dropout, which no other of this graph has: dropouts of one number draw alike.
+    pub fn next_dropout(&mut self) -> u32 {
+        self.n_dropouts += 1;
+        self.n_dropouts - 1
     }
 
     /// A graph without ops that has the same persistent tensors in the same order, for another program of the same job (evaluation, say).
@@ -300,17 +317,42 @@ impl Graph {
                 return Err(GraphError::UpdatesTransient { label, op: op.def().name(), index });
             }
         }
-        let phase = self.phase;
-        let node =
-            self.dag.add_node(Node::Op(OpNode { op, label, phase, inputs: inputs.to_vec(), outputs: Vec::new() }));
-        for &value in inputs {
+        let node = OpNode { op, label, phase: self.phase, inputs: inputs.to_vec(), outputs: Vec::new() };
+        match &mut self.held {
+            Some(held) if output_types.is_empty() => {
+                held.push(node);
+                Ok(Vec::new())
+            }
+            _ => Ok(self.add_op(node, output_types)),
+        }
+    }
+
+    fn add_op(&mut self, op_node: OpNode, output_types: Vec<TensorType>) -> Vec<Value> {
+        let inputs = op_node.inputs.clone();
+        let node = self.dag.add_node(Node::Op(op_node));
+        for value in inputs {
             self.dag.add_edge(self.values[value.index()].node, node, value);
         }
         let outputs: Vec<Value> = output_types.into_iter().map(|ty| self.add_value(ty, node)).collect();
         if let Node::Op(op_node) = &mut self.dag[node] {
             op_node.outputs = outputs.clone();
         }
-        Ok(outputs)
+        outputs
+    }
+
+    /// From now on, ops without outputs (updates) are not added but kept for [`release_updates`](Self::release_updates).
+    pub(crate) fn hold_updates(&mut self) {
+        self.held.get_or_insert_default();
+    }
+
+    /// Adds the updates that were held, behind a gate (see [`OpDef::takes_gate`](crate::op::OpDef::takes_gate)) where they take one.
+    pub(crate) fn release_updates(&mut self, gate: Option<Value>) -> Result<(), GraphError> {
+        for OpNode { op, label, mut inputs, .. } in self.held.take().unwrap_or_default() {
+            inputs.extend(gate.filter(|_| op.def().takes_gate()));
+            let scope = label.strip_suffix(op.def().name()).unwrap_or(&label).trim_end_matches('.').to_owned();
+            self.with_scope(scope, |graph| graph.apply(op, &inputs))?;
+        }
+        Ok(())
     }
 
     /// Adds an op with one output.
@@ -465,7 +507,8 @@ impl Graph {
         scope: String,
         build: impl FnOnce(&mut Self) -> Result<T, GraphError>,
     ) -> Result<T, GraphError> {
-        let outer = std::mem::replace(&mut self.scope, vec![scope]);
+        let scope = if scope.is_empty() { Vec::new() } else { vec![scope] };
+        let outer = std::mem::replace(&mut self.scope, scope);
         let result = build(self);
         self.scope = outer;
         result

@@ -127,16 +127,16 @@ fn inputs_of_the_wrong_rank_are_errors_not_panics() {
 fn updates_of_what_does_not_persist() {
     let mut graph = Graph::new();
     let x = input(&mut graph, TensorType::f32([3]));
-    let error = Optimizer::sgd(0.9).apply(&mut graph, &[(x, x)]).expect_err("an input cannot be updated");
+    let error = Optimizer::sgd(0.9).apply(&mut graph, None, &[(x, x)]).expect_err("an input cannot be updated");
     assert_eq!(error.to_string(), "update: op 'update' updates its input 0, which is not a persistent tensor");
     let mut graph = Graph::new();
     let x = input(&mut graph, TensorType::f32([3]));
     let w = graph.parameter("w", [2], Init::Constant(0.0)).expect("new");
-    let error = Optimizer::adam().apply(&mut graph, &[(w, x)]).expect_err("the gradient has another shape");
+    let error = Optimizer::adam().apply(&mut graph, None, &[(w, x)]).expect_err("the gradient has another shape");
     assert_eq!(
         error.to_string(),
-        "w.update.adam: op 'adam' on (f32[2], f32[3], f32[3], f32[2], f32[2]): takes an f32 parameter with elements 0..2, its gradient, \
-         scalars f32[3] and 2 states of 2 elements"
+        "w.update.adam: op 'adam' on (f32[2], f32[3], f32[1, 3], f32[2], f32[2]): takes an f32 parameter with elements 0..2, its gradient, \
+         scalars f32[more than 0, 3], 2 states of 2 elements, and perhaps a gate f32[2]"
     );
 }
 

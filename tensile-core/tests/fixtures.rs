@@ -127,11 +127,11 @@ fn check_optimizer(name: &str, rule: Rule, lr: f64) {
     let data = data();
     let seed = data["seed"].as_u64().expect("a seed");
     for chunk_bytes in [1 << 20, 16, 1] {
-        let optimizer = Optimizer { rule: rule.clone(), chunk_bytes };
+        let optimizer = Optimizer { chunk_bytes, ..rule.clone().into() };
         let mut graph = Graph::new();
         let p = graph.parameter("w", [6], Init::Constant(0.0)).expect("a new parameter");
         let g = graph.input("g", TensorType::f32([6])).expect("a new input");
-        optimizer.apply(&mut graph, &[(p, g)]).expect("types fit");
+        optimizer.apply(&mut graph, None, &[(p, g)]).expect("types fit");
         let mut state = vec![("w".to_owned(), float_bytes(&values(6, seed)))];
         for step in 0..3 {
             let given: Vec<(&str, Vec<u8>)> = state.iter().map(|(name, x)| (name.as_str(), x.clone())).collect();

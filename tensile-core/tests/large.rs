@@ -301,11 +301,11 @@ fn updates() {
     ];
     for rule in rules {
         let step = |chunk_bytes: usize, threads: usize| {
-            let optimizer = Optimizer { rule: rule.clone(), chunk_bytes };
+            let optimizer = Optimizer { chunk_bytes, ..rule.clone().into() };
             let mut graph = Graph::new();
             let w = graph.parameter("w", [MANY / 8, 8], Init::Uniform { bound: 1.0 }).expect("new");
             let g = graph.input("g", TensorType::f32([MANY / 8, 8])).expect("new");
-            optimizer.apply(&mut graph, &[(w, g)]).expect("fits");
+            optimizer.apply(&mut graph, None, &[(w, g)]).expect("fits");
             let inputs = [("g", float_bytes(&values(MANY, 1))), (SCALARS, float_bytes(&optimizer.scalars(4, 0.1)))];
             let n_chunks = (4 * MANY).div_ceil(chunk_bytes);
             assert_eq!(graph.n_ops(), if n_chunks > 1 { n_chunks } else { 1 });

@@ -60,7 +60,7 @@ impl Job {
         let mut graph = Graph::new();
         let (_, loss) = loss(&mut graph, &**network, batch, Mode::Train)?;
         graph.output(LOSS, loss)?;
-        let updates = optim::train(&mut graph, loss, &optimizer)?;
+        let updates = optim::train(&mut graph, loss, &optimizer)?.updates;
         more(&mut graph, &updates)?;
         let eval = evaluation(graph.sibling(), &**network, batch)?;
         Ok(Self {

@@ -78,7 +78,21 @@ fn conv(graph: &mut Graph, x: [usize; 4], weight: [usize; 4], bias: bool, conv: 
 fn update(graph: &mut Graph, rule: Rule, chunk_bytes: usize) -> Result<(), GraphError> {
     let parameter = graph.parameter("w", [37, 5], Init::Uniform { bound: 1.0 })?;
     let gradient = f32(graph, "gradient", [37, 5])?;
-    Optimizer { rule, chunk_bytes }.apply(graph, &[(parameter, gradient)])
+    Optimizer { chunk_bytes, ..rule.into() }.apply(graph, None, &[(parameter, gradient)]).map(|_| ())
+}
+
+/// An update behind a gate, and with groups; the inputs' norm is above the clipping.
+fn guarded_update(graph: &mut Graph, optimizer: Optimizer) -> Result<(), GraphError> {
+    let mut updates = Vec::new();
+    for (name, dims) in [("w", vec![37, 5]), ("bias", vec![5])] {
+        let parameter = graph.parameter(name, dims.clone(), Init::Uniform { bound: 1.0 })?;
+        updates.push((parameter, f32(graph, &format!("{name} gradient"), dims)?));
+    }
+    let optimizer = optimizer.without_decay_on_vectors().with_clip_norm(0.5).with_skip_nonfinite();
+    let loss = f32(graph, "loss", [])?;
+    let guard = optimizer.apply(graph, Some(loss), &updates)?.expect("updates are guarded");
+    graph.output("gate", guard.gate)?;
+    graph.output("norm", guard.grad_norm)
 }
 
 type Binary = fn(&mut Graph, Value, Value) -> Result<Value, GraphError>;
@@ -259,6 +273,8 @@ pub fn cases() -> Vec<Case> {
         "sgd without momentum", TIGHT, |graph| update(graph, Optimizer::sgd(0.0).rule, 1 << 20);
         "adam", TIGHT, |graph| update(graph, Optimizer::adam().rule, 1 << 20);
         "adamw in chunks", TIGHT, |graph| update(graph, Optimizer::adamw(0.1).rule, 64);
+        "sgd behind a gate", TIGHT, |graph| guarded_update(graph, Optimizer::sgd(0.9));
+        "adamw behind a gate", TIGHT, |graph| guarded_update(graph, Optimizer::adamw(0.1));
     }
 }
 

@@ -149,20 +149,19 @@ impl Default for BatchNormOptions {
     }
 }
 
-/// A model under construction: a graph, what the model is for, and how many dropouts it has so far.
+/// A model under construction: a graph, and what the model is for.
 ///
 /// A graph for evaluation with the same persistent tensors begins with [`Graph::sibling`] of the one for training.
 #[derive(Debug)]
 pub struct Net<'a> {
     graph: &'a mut Graph,
     mode: Mode,
-    n_dropouts: u32,
 }
 
 impl<'a> Net<'a> {
-    /// Begins a model in a graph. One graph holds one model, or else dropouts of two models would draw alike.
+    /// Begins a model, or a part of one, in a graph. All dropouts of a graph draw differently.
     pub fn new(graph: &'a mut Graph, mode: Mode) -> Self {
-        Self { graph, mode, n_dropouts: 0 }
+        Self { graph, mode }
     }
 
     /// The graph, for ops without parameters.
@@ -184,15 +183,8 @@ impl<'a> Net<'a> {
         name: &str,
         build: impl FnOnce(&mut Net<'_>) -> Result<T, GraphError>,
     ) -> Result<T, GraphError> {
-        let (mode, mut n_dropouts) = (self.mode, self.n_dropouts);
-        let result = self.graph.scoped(name, |graph| {
-            let mut net = Net { graph, mode, n_dropouts };
-            let result = build(&mut net);
-            n_dropouts = net.n_dropouts;
-            result
-        });
-        self.n_dropouts = n_dropouts;
-        result
+        let mode = self.mode;
+        self.graph.scoped(name, |graph| build(&mut Net { graph, mode }))
     }
 
     /// Linear layer of x `f32[…, in]` with `weight` `[out, in]` and `bias` `[out]`, both uniform within ±1/√in.
@@ -281,8 +273,7 @@ impl<'a> Net<'a> {
     /// # Errors
     /// If `x` is not f32 or `p` is no probability.
     pub fn dropout(&mut self, x: Value, p: f32) -> Result<Value, GraphError> {
-        let number = self.n_dropouts;
-        self.n_dropouts += 1;
+        let number = self.graph.next_dropout();
         if self.mode == Mode::Eval || p == 0.0 {
             return Ok(x);
         }

@@ -1,5 +1,6 @@
 //! `batch_norm_stats`: the step of batch norm's running statistics, an update of its own so that a rerun of the layer never repeats it.
 
+use super::gate;
 use super::{OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
@@ -7,7 +8,7 @@ use crate::graph::{Graph, GraphError, Value};
 use crate::tensor::TensorType;
 
 /// Moves running statistics towards a batch's: inputs running mean `f32[C]`, running variance `f32[C]` and counter `i32[]` (all three updated), the
-/// batch's mean `f32[C]` and biased variance `f32[C]`. No outputs.
+/// batch's mean `f32[C]` and biased variance `f32[C]`, then a gate if there is one. No outputs.
 ///
 /// running ← (1 − momentum)·running + momentum·batch, the variance being unbiased first; the counter goes up by one.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +26,9 @@ impl OpDef for BatchNormStats {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
-            [running_mean, running_var, count, mean, var]
-                if *count == TensorType::i32([])
+            [running_mean, running_var, count, mean, var, gate @ ..]
+                if gate::fits(gate)
+                    && *count == TensorType::i32([])
                     && *running_mean == TensorType::f32([running_mean.numel()])
                     && [running_var, mean, var].iter().all(|ty| *ty == running_mean) =>
             {
@@ -43,11 +45,18 @@ impl OpDef for BatchNormStats {
         &[0, 1, 2]
     }
 
+    fn takes_gate(&self) -> bool {
+        true
+    }
+
     fn grad(&self, call: &mut GradCall<'_>) -> Result<Vec<Option<Value>>, GraphError> {
         Err(call.no_gradient(self.name()))
     }
 
     fn host_kernel(&self, call: &HostCall<'_>) {
+        if gate::scale(call, 5).is_none() {
+            return;
+        }
         let (running_mean, running_var) = (call.update::<f32>(0), call.update::<f32>(1));
         let (mean, var): (&[f32], &[f32]) = (call.input(3), call.input(4));
         let keep = 1.0 - self.momentum;

@@ -24,6 +24,7 @@ pub mod dropout;
 pub(crate) mod elementwise;
 pub mod embedding;
 pub mod fill;
+pub mod gate;
 pub mod gelu;
 mod lanes;
 pub mod layer_norm;
@@ -40,6 +41,7 @@ pub mod sgd;
 pub mod sigmoid;
 pub mod softmax;
 pub mod softmax_cross_entropy;
+pub mod square_sum;
 pub mod sub;
 pub mod tanh;
 
@@ -90,6 +92,12 @@ pub trait OpDef: fmt::Debug + Send + Sync {
     /// Indices of inputs that the op changes in place; these must be persistent tensors.
     fn updates(&self) -> &[usize] {
         &[]
+    }
+
+    /// Whether, as an update, it accepts a gate as one more input behind the others: the output 0 of a [`Gate`](gate::Gate). With
+    /// a gate that is shut it must leave everything as it is.
+    fn takes_gate(&self) -> bool {
+        false
     }
 
     /// Pairs (input, output) where the host kernel may find both at the same address, if they have the same size for the shapes at hand. The
@@ -211,6 +219,8 @@ ops! {
     Expand(reduce_sum::Expand),
     /// A tensor of one value.
     Fill(fill::Fill),
+    /// Whether updates are made, and how far gradients are scaled.
+    Gate(gate::Gate),
     /// Gaussian error linear unit.
     Gelu(gelu::Gelu),
     /// Gradient of [`Op::Gelu`].
@@ -253,6 +263,8 @@ ops! {
     SoftmaxCrossEntropyGrad(softmax_cross_entropy::SoftmaxCrossEntropyGrad),
     /// Gradient of [`Op::Softmax`].
     SoftmaxGrad(softmax::SoftmaxGrad),
+    /// Running sum of squares.
+    SquareSum(square_sum::SquareSum),
     /// Elementwise difference with broadcasting.
     Sub(sub::Sub),
     /// Elementwise hyperbolic tangent.

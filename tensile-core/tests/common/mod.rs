@@ -102,7 +102,9 @@ pub(crate) fn feed(iteration: u64, optimizer: &Optimizer) -> impl FnMut(&Named, 
         let filled = match input.name.as_str() {
             SCALARS => float_bytes(&optimizer.scalars(iteration, 0.05)),
             "random" => int_bytes(&[SEED as i32, 0, iteration as i32, 0]),
-            "labels" => int_bytes(&(0..n as i32).map(|i| (i * 3 + iteration as i32) % 4).collect::<Vec<_>>()),
+            name if name.starts_with("labels") => {
+                int_bytes(&(0..n as i32).map(|i| (i * 3 + iteration as i32) % 4).collect::<Vec<_>>())
+            }
             _ => float_bytes(&values(n, 1000 + iteration)),
         };
         bytes.copy_from_slice(&filled);
