@@ -7,7 +7,7 @@ use tensile_core::exec::Step;
 use tensile_sched::{Bytes, Nanos, Role};
 
 use crate::budget::Budget;
-use crate::trainer::{TrainError, Trainer};
+use crate::trainer::{Evaluation, TrainError, Trainer};
 
 /// Figures of a training run. Counts and times are per training step (means), memory is the most at any moment of the run.
 #[derive(Clone, Debug, Serialize)]
@@ -16,7 +16,9 @@ pub struct Report {
     pub run: String,
     /// Training steps.
     pub steps: u64,
-    /// Fraction of the test samples told right at the end.
+    /// Mean loss of the labels of the test split at the end.
+    pub test_loss: Option<f64>,
+    /// Fraction of them told right.
     pub accuracy: Option<f64>,
     /// Device bytes, as the counting allocator saw them: arenas, and what kernels allocated in blocks of 4 KiB and more; absent if the program
     /// does not use that allocator.
@@ -66,7 +68,7 @@ impl Report {
         trainer: &mut Trainer<D>,
         budget: Budget,
         budget_bytes: Bytes,
-        accuracy: Option<f64>,
+        evaluation: Option<Evaluation>,
     ) -> Result<Self, TrainError> {
         trainer.executor().drain()?;
         let stats = trainer.stats().cloned().unwrap_or_default();
@@ -76,7 +78,8 @@ impl Report {
         Ok(Self {
             run: run.to_owned(),
             steps: stats.steps,
-            accuracy,
+            test_loss: evaluation.map(|evaluation| evaluation.loss),
+            accuracy: evaluation.map(|evaluation| evaluation.accuracy),
             peak_bytes: count::is_installed().then(|| count::peak(Tag::Device)),
             budget_bytes: (budget != Budget::Unlimited).then_some(budget_bytes.0),
             arena_bytes: planned.report.arena.0,
@@ -99,6 +102,7 @@ impl Report {
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
         vec![
+            ("test loss", self.test_loss.map_or("-".to_owned(), |loss| format!("{loss:.4}"))),
             ("test accuracy", self.accuracy.map_or("-".to_owned(), |accuracy| format!("{:.2} %", accuracy * 100.0))),
             ("budget", self.budget_bytes.map_or("unlimited".to_owned(), bytes)),
             ("peak on the device (counted)", self.peak_bytes.map_or("not counted".to_owned(), bytes)),

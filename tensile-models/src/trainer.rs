@@ -13,7 +13,7 @@ use tensile_core::optim::SCALARS;
 use tensile_sched::{Infeasible, Limits, Planner};
 
 use crate::data::{Batch, DataError, Dataset, Position, each_batch};
-use crate::job::{CORRECT, Inference, Job, LOGITS, LOSS};
+use crate::job::{CORRECT, Inference, Job, LOGITS, LOSS, fill};
 
 /// Why training could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -115,12 +115,12 @@ impl<D: Device> Trainer<D> {
         self.executor.stats(&self.train)
     }
 
-    /// Begins a training step on a batch at learning rate `lr`.
+    /// Begins a training step at learning rate `lr` on a batch of as many samples as the recipe's [`samples_per_step`](crate::job::Recipe::samples_per_step).
     ///
     /// # Errors
     /// [`TrainError::Exec`]; among others if two steps are in flight.
     pub fn begin(&mut self, batch: &Batch, lr: f64) -> Result<Ticket, TrainError> {
-        let scalars = self.job.optimizer.scalars(self.steps, lr);
+        let scalars = self.job.recipe.optimizer.scalars(self.steps, lr);
         let random = nn::random_value(self.seed, self.steps);
         let ticket = self.executor.begin(&self.train, |input: &Named, bytes: &mut [u8]| match input.name.as_str() {
             SCALARS => bytes.copy_from_slice(bytemuck::cast_slice(&scalars)),
@@ -153,7 +153,7 @@ impl<D: Device> Trainer<D> {
     /// # Errors
     /// [`TrainError::Exec`], [`TrainError::Data`].
     pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, TrainError> {
-        evaluate(&mut self.executor, &self.eval, self.job.batch, data)
+        evaluate(&mut self.executor, &self.eval, self.job.recipe.batch, data)
     }
 
     /// Loads parameters and buffers from a safetensors file.
@@ -300,10 +300,4 @@ fn evaluate<D: Device>(
     })?;
     let n = labels as f64;
     Ok(Evaluation { loss: loss / n, accuracy: right as f64 / n, labels })
-}
-
-/// Copies an input from a batch.
-fn fill(batch: &Batch, input: &Named, bytes: &mut [u8]) {
-    let from = batch.bytes(&input.name).unwrap_or_else(|| panic!("the batch has no '{}'", input.name));
-    bytes.copy_from_slice(from);
 }

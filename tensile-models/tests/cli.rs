@@ -131,6 +131,66 @@ fn saved_weights_are_measured_and_used() {
 }
 
 #[test]
+fn resumed_training_goes_on_bit_by_bit_under_another_budget() {
+    let folder = folder("checkpoints");
+    let dir = folder.join("run");
+    let dir = dir.to_str().unwrap();
+    let common = ["train", "mlp", "--json", "--epochs", "3", "--warmup", "5", "--clip-norm", "2"];
+    let losses = |more: &[&str]| -> Vec<(u64, u64)> {
+        let out = succeeds(&[&common, more].concat());
+        let steps = out.lines().map(json).filter(|line| line["loss_bits"].is_u64());
+        steps.map(|line| (line["step"].as_u64().unwrap(), line["loss_bits"].as_u64().unwrap())).collect()
+    };
+    let whole = losses(&["--schedule", "step:1:0.5"]);
+    assert_eq!(whole.len(), 66);
+    let until = |steps: &str, more: &[&str]| {
+        losses(&[&["--schedule", "step:1:0.5", "--checkpoint", dir, "--every", "7", "--steps", steps], more].concat())
+    };
+    // The first run ends in the middle of an epoch.
+    assert_eq!(until("25", &[]), whole[..25]);
+    assert_eq!(until("40", &["--resume", "--budget", "80%"]), whole[25..40]);
+    assert_eq!(until("66", &["--resume"]), whole[40..]);
+    // The last checkpoint is the end: nothing is left to do.
+    assert_eq!(until("66", &["--resume"]), []);
+    fails(1, &[&common, &["--checkpoint", dir, "--resume", "--seed", "9"][..]].concat(), &["--seed 1", "checkpoint"]);
+    let empty = folder.join("empty");
+    fails(
+        1,
+        &[&common, &["--checkpoint", empty.to_str().unwrap(), "--resume"][..]].concat(),
+        &["empty", "No such file"],
+    );
+    fails(1, &["train", "lenet", "--steps", "1", "--checkpoint", dir, "--resume"], &["checkpoint", "conv1.weight"]);
+    fails(2, &["train", "mlp", "--resume"], &["--checkpoint"]);
+}
+
+#[test]
+fn updates_are_made_as_asked() {
+    let losses = |more: &[&str]| -> Vec<f64> {
+        let out = succeeds(&[&["train", "mlp", "--json", "--set", "classes=10", "--steps", "6"], more].concat());
+        out.lines().map(json).filter_map(|line| line["loss"].as_f64()).collect()
+    };
+    let plain = losses(&[]);
+    // Without dropout there would be rounding between them only; with it, micro-batches draw anew.
+    let accumulated = losses(&["--batch", "16", "--accumulate", "4"]);
+    assert_eq!(accumulated.len(), 6);
+    assert!((plain[0] - accumulated[0]).abs() < 0.2, "{plain:?} {accumulated:?}");
+    assert_eq!(losses(&["--batch", "16", "--accumulate", "4", "--budget", "80%"]), accumulated);
+    assert_ne!(losses(&["--clip-norm", "0.01"])[5], plain[5]);
+    assert_ne!(losses(&["--weight-decay", "0.5"])[5], plain[5]);
+    assert_ne!(losses(&["--group", "fc3.*:lr=0"])[5], plain[5]);
+    let frozen = losses(&["--group", "*:lr=0", "--seed", "4"]);
+    assert!(frozen.iter().all(|loss| (loss - frozen[0]).abs() < 0.3), "{frozen:?}");
+    // What becomes of it at this rate is not finite from the second step on; training ends all the same.
+    assert_eq!(losses(&["--lr", "1e30", "--skip-nonfinite"]).len(), 1);
+    fails(1, &["train", "mlp", "--group", "fc9.*:lr=0"], &["fc9.*"]);
+    fails(2, &["train", "mlp", "--group", "fc1.*:speed=2"], &["fc1.*:speed=2", "lr="]);
+    fails(2, &["train", "mlp", "--clip-norm", "0"], &["--clip-norm 0"]);
+    fails(2, &["train", "mlp", "--schedule", "sometimes"], &["--schedule", "sometimes", "cosine"]);
+    fails(2, &["train", "mlp", "--accumulate", "0"], &["--accumulate"]);
+    fails(2, &["train", "mlp", "--weight-decay=-1"], &["--weight-decay -1", "from 0"]);
+}
+
+#[test]
 fn a_models_trace_can_be_written_and_planned() {
     let folder = folder("traces");
     for name in ["cnn.json", "cnn.json.gz"] {

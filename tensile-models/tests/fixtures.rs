@@ -11,7 +11,7 @@ use tensile_core::device::host::{Emulation, HostDevice};
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
 use tensile_models::data::Batch;
-use tensile_models::job::{Job, LOSS};
+use tensile_models::job::{Job, LOSS, Recipe};
 use tensile_models::trainer::Trainer;
 use tensile_models::zoo::Task;
 use tensile_sched::baseline::NoEviction;
@@ -85,7 +85,7 @@ fn job_with_gradient_norms(
     optimizer: Optimizer,
     device: &HostDevice,
 ) -> Job {
-    Job::with_outputs(&network(model, settings), batch, optimizer, device, |graph, updates| {
+    Job::with_outputs(&network(model, settings), Recipe::new(batch, optimizer), device, |graph, updates| {
         for (index, (_, gradient)) in updates.iter().enumerate() {
             let squares = graph.mul(*gradient, *gradient)?;
             let axes: Vec<usize> = (0..graph.dims(squares).len()).collect();

@@ -11,7 +11,7 @@ use tensile_core::device::host::count::{self, CountingAllocator, Tag};
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
 use tensile_models::data::{Loader, Position, Synthetic};
-use tensile_models::job::{Job, LOSS};
+use tensile_models::job::{Job, LOSS, Recipe};
 use tensile_models::trainer::Trainer;
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::planner::Tensile;
@@ -34,7 +34,7 @@ fn two_thousand_steps_with_evaluation_in_between_leave_memory_flat() {
     let _turn = turn();
     let device = device(2, Emulation::default());
     let network = network("lenet", &[]);
-    let job = Job::new(&network, 8, Optimizer::adam(), &*device).unwrap();
+    let job = Job::new(&network, Recipe::new(8, Optimizer::adam()), &*device).unwrap();
     let full = NoEviction.plan(&job.train.trace, &limits(&device, Bytes::MAX)).unwrap().report.arena;
     let limits = limits(&device, Bytes(full.0 * 7 / 10));
     let planner = Tensile { effort: Effort::Fast };

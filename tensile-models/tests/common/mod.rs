@@ -10,7 +10,7 @@ use tensile_core::device::host::{Emulation, HostDevice, HostOptions};
 use tensile_core::exec::{ExecutorOptions, StepOutput};
 use tensile_core::optim::Optimizer;
 use tensile_models::data::{self, Loader, Position, Splits};
-use tensile_models::job::Job;
+use tensile_models::job::{Job, Recipe};
 use tensile_models::trainer::Trainer;
 use tensile_models::zoo::{self, Network};
 use tensile_sched::{Bytes, CheckReport, Limits, Planner};
@@ -42,7 +42,7 @@ pub(crate) fn job_with_gradients(
     optimizer: Optimizer,
     device: &HostDevice,
 ) -> Job {
-    Job::with_outputs(&network(model, settings), batch, optimizer, device, |graph, updates| {
+    Job::with_outputs(&network(model, settings), Recipe::new(batch, optimizer), device, |graph, updates| {
         for (index, (_, gradient)) in updates.iter().enumerate() {
             graph.output(&format!("gradient {index}"), *gradient)?;
         }
@@ -78,7 +78,7 @@ pub(crate) fn train(
     poison: bool,
 ) -> Trained {
     let data = splits(job);
-    let mut loader = Loader::new(data.train, job.batch, 3, Position::default()).unwrap();
+    let mut loader = Loader::new(data.train, job.recipe.samples_per_step(), 3, Position::default()).unwrap();
     let before = count::current(Tag::Device);
     count::reset_peak();
     let options = ExecutorOptions { poison, ..ExecutorOptions::default() };

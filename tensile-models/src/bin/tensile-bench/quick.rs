@@ -11,7 +11,7 @@ use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
 use tensile_models::data::{self, Loader, Position, Splits};
-use tensile_models::job::Job;
+use tensile_models::job::{Job, Recipe};
 use tensile_models::trainer::Trainer;
 use tensile_models::zoo;
 use tensile_sched::baseline::{NoEviction, Retain};
@@ -135,7 +135,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
     let model = zoo::find(name).with_context(|| format!("there is no model '{name}'"))?;
     let planner = planner::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
     let size = (args.size > 0 && model.has("size")).then(|| ("size".to_owned(), args.size as f64));
-    let job = Job::new(&model.network(&size.into_iter().collect())?, batch, Optimizer::adam(), &**device)?;
+    let job = Job::new(&model.network(&size.into_iter().collect())?, Recipe::new(batch, Optimizer::adam()), &**device)?;
     let data = data::open(data::default_for(&*job.network), &*job.network, 1)?;
     let unlimited = device.info().limits(Bytes::MAX);
 
@@ -253,7 +253,8 @@ fn measure(trainer: &mut Trainer<HostDevice>, data: &Splits, steps: usize) -> an
     // Small models take many steps in the time of one step of a large one.
     let steps =
         if trainer.job().train.costs.iter().map(|cost| cost.flops).sum::<f64>() < 1e10 { 20 * steps } else { steps };
-    let mut loader = Loader::new(Arc::clone(&data.train), trainer.job().batch, 1, Position::default())?;
+    let mut loader =
+        Loader::new(Arc::clone(&data.train), trainer.job().recipe.samples_per_step(), 1, Position::default())?;
     let (mut losses, mut times, mut stall_ns) = (Vec::new(), Vec::new(), 0);
     let mut pending = None;
     for step in 0..=steps + 1 {

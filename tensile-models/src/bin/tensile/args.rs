@@ -84,9 +84,56 @@ pub(crate) struct ModelArgs {
 /// How parameters are updated.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OptimizerArgs {
-    /// Optimizer: adam, adamw or sgd (momentum 0.9).
+    /// Optimizer: adam, adamw or sgd.
     #[arg(long, default_value = "adam")]
     pub(crate) optimizer: String,
+    /// Share of the last direction that sgd keeps.
+    #[arg(long, default_value_t = 0.9)]
+    pub(crate) momentum: f32,
+    /// Pull of parameters towards 0; default 0.01 for adamw, 0 for the others.
+    #[arg(long)]
+    pub(crate) weight_decay: Option<f32>,
+    /// No weight decay on parameters of one dimension: biases, and scales and shifts of norms.
+    #[arg(long)]
+    pub(crate) no_decay_on_vectors: bool,
+    /// Other settings for parameters whose names fit a pattern: 'classifier.*:lr=10:decay=0', where lr is a factor. May be given more than once; the first that fits
+    /// counts.
+    #[arg(long, value_name = "PATTERN[:lr=F][:decay=F]", value_parser = parse_group)]
+    pub(crate) group: Vec<GroupArg>,
+    /// Scale gradients down so that the norm of all of them together is at most this.
+    #[arg(long, value_name = "NORM")]
+    pub(crate) clip_norm: Option<f32>,
+    /// Leave everything as it is in steps whose loss or gradients are not finite.
+    #[arg(long)]
+    pub(crate) skip_nonfinite: bool,
+    /// Batches whose gradients are added up for one update.
+    #[arg(long, default_value_t = 1, value_name = "BATCHES", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) accumulate: u16,
+}
+
+/// What `--group` says.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupArg {
+    pub(crate) pattern: String,
+    pub(crate) lr: f64,
+    pub(crate) decay: Option<f32>,
+}
+
+fn parse_group(text: &str) -> Result<GroupArg, String> {
+    let fault = || format!("'{text}' is no group; write PATTERN:lr=0.1:decay=0 with one of these or both");
+    let mut parts = text.split(':');
+    let pattern = parts.next().filter(|pattern| !pattern.is_empty()).ok_or_else(fault)?.to_owned();
+    let mut group = GroupArg { pattern, lr: 1.0, decay: None };
+    for part in parts {
+        let (name, number) = part.split_once('=').ok_or_else(fault)?;
+        let number: f64 = number.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0).ok_or_else(fault)?;
+        match name {
+            "lr" => group.lr = number,
+            "decay" => group.decay = Some(number as f32),
+            _ => return Err(fault()),
+        }
+    }
+    Ok(group)
 }
 
 #[derive(Args, Debug)]
@@ -118,6 +165,12 @@ pub(crate) struct TrainArgs {
     /// Learning rate.
     #[arg(long, default_value_t = 1e-3)]
     pub(crate) lr: f32,
+    /// How the learning rate falls: constant, step:EPOCHS:FACTOR, linear[:FLOOR] or cosine[:FLOOR] (floors are fractions of --lr).
+    #[arg(long, default_value = "constant")]
+    pub(crate) schedule: String,
+    /// Steps in which the learning rate rises to --lr.
+    #[arg(long, default_value_t = 0, value_name = "STEPS")]
+    pub(crate) warmup: u64,
     /// Seed of initial weights, dropout and the order of samples.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -127,6 +180,15 @@ pub(crate) struct TrainArgs {
     /// Load parameters and buffers from a safetensors file first.
     #[arg(long)]
     pub(crate) load: Option<PathBuf>,
+    /// Save the whole state of training (parameters, optimizer, step, position in the data) to checkpoint.safetensors in this folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "compare")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Steps from one checkpoint to the next; 0 = one at the end of each epoch.
+    #[arg(long, default_value_t = 0, value_name = "STEPS", requires = "checkpoint")]
+    pub(crate) every: u64,
+    /// Go on from the checkpoint in the folder that --checkpoint names.
+    #[arg(long, requires = "checkpoint", conflicts_with = "load")]
+    pub(crate) resume: bool,
     /// Save parameters and buffers to a safetensors file at the end.
     #[arg(long)]
     pub(crate) save: Option<PathBuf>,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tensile_core::Device;
 use tensile_core::device::host::{HostDevice, HostOptions};
-use tensile_core::optim::Optimizer;
+use tensile_core::optim::{Group, Optimizer, Rule, Select};
 use tensile_models::budget::Budget;
-use tensile_models::job::{Inference, Job};
+use tensile_models::job::{Inference, Job, Recipe};
 use tensile_models::trainer::Predictor;
 use tensile_models::zoo::{self, Network};
 use tensile_sched::baseline::NoEviction;
@@ -30,13 +30,41 @@ pub(crate) fn model(name: &str) -> Result<&'static zoo::Model, Failure> {
     })
 }
 
-pub(crate) fn optimizer(name: &str) -> Result<Optimizer, Failure> {
-    match name {
-        "adam" => Ok(Optimizer::adam()),
-        "adamw" => Ok(Optimizer::adamw(0.01)),
-        "sgd" => Ok(Optimizer::sgd(0.9)),
-        _ => Err(Failure::Usage(format!("there is no optimizer '{name}'; there are adam, adamw, sgd"))),
+fn optimizer(args: &OptimizerArgs) -> Result<Optimizer, Failure> {
+    let part = |name: &str, value: f32, most: f32| {
+        if (0.0..=most).contains(&value) {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!("--{name} {value} is out of range; it may be from 0 to {most}")))
+    };
+    part("momentum", args.momentum, 0.9999)?;
+    part("weight-decay", args.weight_decay.unwrap_or(0.0), 1e6)?;
+    if let Some(norm) = args.clip_norm.filter(|norm| !(*norm > 0.0 && norm.is_finite())) {
+        return Err(Failure::Usage(format!("--clip-norm {norm} is no norm; it must be above zero")));
     }
+    let mut optimizer = match args.optimizer.as_str() {
+        "adam" => Optimizer::adam(),
+        "adamw" => Optimizer::adamw(0.01),
+        "sgd" => Optimizer::sgd(args.momentum),
+        name => return Err(Failure::Usage(format!("there is no optimizer '{name}'; there are adam, adamw, sgd"))),
+    };
+    if let Some(decay) = args.weight_decay {
+        match &mut optimizer.rule {
+            Rule::Sgd { weight_decay, .. } | Rule::Adam { weight_decay, .. } => *weight_decay = decay,
+        }
+    }
+    let decay = optimizer.rule.weight_decay();
+    for group in &args.group {
+        optimizer = optimizer.with_group(Group {
+            select: Select::Named(vec![group.pattern.clone()]),
+            weight_decay: group.decay.unwrap_or(decay),
+            lr_factor: group.lr,
+        });
+    }
+    if args.no_decay_on_vectors {
+        optimizer = optimizer.without_decay_on_vectors();
+    }
+    Ok(Optimizer { clip_norm: args.clip_norm, skip_nonfinite: args.skip_nonfinite, ..optimizer })
 }
 
 pub(crate) fn host_device(threads: usize) -> Result<Arc<HostDevice>, Failure> {
@@ -49,8 +77,8 @@ pub(crate) fn host_device(threads: usize) -> Result<Arc<HostDevice>, Failure> {
 }
 
 pub(crate) fn job(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &HostDevice) -> Result<Job, Failure> {
-    let optimizer = optimizer(&update.optimizer)?;
-    Ok(Job::new(&network(name, args)?, batch(args)?, optimizer, device)?)
+    let (batch, accumulate) = (batch(args)?, usize::from(update.accumulate));
+    Ok(Job::new(&network(name, args)?, Recipe { batch, accumulate, optimizer: optimizer(update)? }, device)?)
 }
 
 /// The model and the device of `eval` and `predict`, and limits for planning.

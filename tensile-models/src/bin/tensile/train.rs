@@ -4,18 +4,19 @@ use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tensile_core::Device;
 use tensile_core::checkpoint;
 use tensile_core::device::host::HostDevice;
 use tensile_core::exec::{ExecutorOptions, StepSpans, Ticket};
+use tensile_core::optim::schedule::Schedule;
 use tensile_models::budget::Budget;
-use tensile_models::data::{self, DataError, Loader, Position, Splits};
+use tensile_models::data::{self, Loader, Position, Splits};
 use tensile_models::job::{Job, LOSS};
 use tensile_models::report::{self, Report};
-use tensile_models::trainer::{TrainError, Trainer};
+use tensile_models::trainer::{Evaluation, TrainError, Trainer};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Limits, Nanos, Planned, Planner, floor, timeline};
 
@@ -31,12 +32,15 @@ const MOST_EPOCHS: usize = 1_000_000;
 #[derive(Serialize)]
 struct StepLine {
     run: String,
-    step: usize,
-    epoch: usize,
+    step: u64,
+    epoch: u64,
     loss: f32,
     /// The loss, exactly.
     loss_bits: u32,
     /// On the test split, at the end of an epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    test_loss: Option<f64>,
+    /// Likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     accuracy: Option<f64>,
 }
@@ -61,13 +65,24 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     if args.epochs > MOST_EPOCHS {
         return Err(Failure::Usage(format!("--epochs {} are too many; the most is {MOST_EPOCHS}", args.epochs)));
     }
-    for path in args.save.iter().chain(&args.timeline) {
+    if let Some(folder) = &args.checkpoint {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder '{}'", folder.display()))?;
+    }
+    let checkpoint = args.checkpoint.as_ref().map(|folder| folder.join(CHECKPOINT));
+    for path in args.save.iter().chain(&args.timeline).chain(&checkpoint) {
         checkpoint::check_writable(path)?;
     }
     let device = setup::host_device(args.step.threads)?;
     let job = setup::job(&args.model, &args.step, &args.optimizer, &device)?;
     let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
     let data = data::open(name, &*job.network, args.seed)?;
+    // What is wrong with the data or the schedule is found out before anything is planned or trained.
+    let per_epoch = Loader::count(&*data.train, job.recipe.samples_per_step())?;
+    let steps = args.epochs as u64 * per_epoch;
+    let steps = if args.steps == 0 { steps } else { (args.steps as u64).min(steps) };
+    let schedule = Schedule::parse(&args.schedule, steps, per_epoch)
+        .map_err(|error| Failure::Usage(format!("--schedule: {error}")))?
+        .with_warmup(args.warmup);
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.train.trace, &limits)?;
     limits.host = setup::host_budget(args.policy.host_budget)?;
@@ -77,9 +92,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
         describe(args, &job, &none, &limits, budget)?;
     }
 
-    let session = Session { args, device, job, data };
-    // What is wrong with the data is found out before anything is trained.
-    Loader::count(&*session.data.train, session.job.batch)?;
+    let session = Session { args, device, job, data, steps, schedule };
     let limited = Limits { device: budget, ..limits.clone() };
     let mut reports = Vec::new();
     let mut reference = None;
@@ -118,7 +131,9 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
 fn describe(args: &TrainArgs, job: &Job, none: &Planned, limits: &Limits, budget: Bytes) -> Result<(), Failure> {
     let lowest = floor(&job.train.trace, limits)?;
     let parameters: usize = report::n_parameters(&job.train);
-    out!("{}: {parameters} parameters, batch {}, {} ops in a step", args.model, job.batch, job.train.calls.len());
+    let times = if job.recipe.accumulate > 1 { format!(" × {}", job.recipe.accumulate) } else { String::new() };
+    let (batch, ops) = (job.recipe.batch, job.train.calls.len());
+    out!("{}: {parameters} parameters, batch {batch}{times}, {ops} ops in a step", args.model);
     out!(
         "  without a limit {}, floor {}, budget {}\n",
         none.report.arena,
@@ -133,6 +148,19 @@ struct Session<'a> {
     device: Arc<HostDevice>,
     job: Job,
     data: Splits,
+    /// Steps of the whole training.
+    steps: u64,
+    schedule: Schedule,
+}
+
+/// File that `--checkpoint` writes into its folder.
+const CHECKPOINT: &str = "checkpoint.safetensors";
+
+/// A step that has been begun, and where its epoch or its part ends.
+struct Begun {
+    ticket: Ticket,
+    step: u64,
+    epoch: u64,
 }
 
 impl Session<'_> {
@@ -154,49 +182,53 @@ impl Session<'_> {
         if let Some(path) = &args.load {
             trainer.load(path)?;
         }
-        let mut loader = self.loader()?;
-        let per_epoch = loader.per_epoch() as usize;
-        let all = args.epochs * per_epoch;
-        let total = if args.steps == 0 { all } else { args.steps.min(all) };
-        let progress = Progress::new(run, total, args.json, reference);
+        let checkpoint = args.checkpoint.as_ref().map(|folder| folder.join(CHECKPOINT));
+        let from = match &checkpoint {
+            Some(path) if args.resume => trainer.resume(path)?,
+            _ => Position::default(),
+        };
+        let samples = self.job.recipe.samples_per_step();
+        let mut loader = Loader::new(Arc::clone(&self.data.train), samples, args.seed, from)?;
+        let first = trainer.steps();
+        let progress = Progress::new(run, first, self.steps, args.json, reference);
         let is_last = !args.compare || reference.is_some();
         let mut losses = Vec::new();
-        let mut accuracy = None;
-        let mut in_flight: VecDeque<Ticket> = VecDeque::new();
-        for step in 0..total {
+        let mut evaluation = None;
+        let mut in_flight: VecDeque<Begun> = VecDeque::new();
+        for step in first..self.steps {
+            let epoch = loader.position().epoch;
             let batch = loader.next_batch()?;
-            in_flight.push_back(trainer.begin(&batch, f64::from(args.lr))?);
+            let lr = self.schedule.lr(step, f64::from(args.lr));
+            in_flight.push_back(Begun { ticket: trainer.begin(&batch, lr)?, step, epoch });
             loader.recycle(batch);
-            let epoch_ends = (step + 1) % per_epoch == 0 || step + 1 == total;
-            while in_flight.len() > usize::from(!epoch_ends) {
-                let ticket = in_flight.pop_front().expect("just counted");
-                let loss = trainer.finish(ticket)?.scalar(LOSS);
-                let index = losses.len();
+            let is_end = step + 1 == self.steps;
+            let epoch_ends = loader.position().batch == 0 || is_end;
+            let saves = checkpoint.is_some()
+                && (is_end || if args.every > 0 { (step + 1) % args.every == 0 } else { epoch_ends });
+            while in_flight.len() > usize::from(!epoch_ends && !saves) {
+                let begun = in_flight.pop_front().expect("just counted");
+                let loss = trainer.finish(begun.ticket)?.scalar(LOSS);
                 losses.push(loss);
-                if step + 1 == total && in_flight.is_empty() && is_last {
+                let is_epochs_last = epoch_ends && in_flight.is_empty();
+                if is_end && is_epochs_last && is_last {
                     self.write_timeline(&mut trainer)?;
                 }
-                // Accuracy belongs to the last step of an epoch, when nothing is in flight.
-                if epoch_ends && in_flight.is_empty() {
-                    accuracy = Some(trainer.evaluate(&*self.data.test)?.accuracy);
+                // It belongs to the last step of an epoch, when nothing is in flight.
+                if is_epochs_last {
+                    evaluation = Some(trainer.evaluate(&*self.data.test)?);
                 }
-                let epoch = index / per_epoch + 1;
-                progress.step(index, epoch, loss, accuracy.filter(|_| epoch_ends && in_flight.is_empty()));
+                progress.step(begun.step, begun.epoch, loss, evaluation.filter(|_| is_epochs_last));
+            }
+            if let Some(path) = checkpoint.as_ref().filter(|_| saves) {
+                trainer.save_training(path, loader.position())?;
             }
         }
         progress.end();
         if let Some(path) = args.save.as_ref().filter(|_| is_last) {
             trainer.save(path)?;
         }
-        let report = Report::new(run, &mut trainer, budget, device_budget, accuracy)?;
+        let report = Report::new(run, &mut trainer, budget, device_budget, evaluation)?;
         Ok((losses, report))
-    }
-}
-
-impl Session<'_> {
-    /// Training batches from the beginning.
-    fn loader(&self) -> Result<Loader, DataError> {
-        Loader::new(Arc::clone(&self.data.train), self.job.batch, self.args.seed, Position::default())
     }
 
     /// Writes the last step, if asked to.
@@ -216,31 +248,34 @@ impl Session<'_> {
 /// A bar on a terminal, plain lines elsewhere, JSON lines if asked for.
 struct Progress<'a> {
     run: &'a str,
-    total: usize,
+    /// Steps before this run, and at its end.
+    steps: [u64; 2],
     json: bool,
     reference: Option<&'a [f32]>,
     bar: Option<ProgressBar>,
 }
 
 impl<'a> Progress<'a> {
-    fn new(run: &'a str, total: usize, json: bool, reference: Option<&'a [f32]>) -> Self {
+    fn new(run: &'a str, first: u64, total: u64, json: bool, reference: Option<&'a [f32]>) -> Self {
         let bar = (!json && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {elapsed} (left: {eta}) {msg}")
                 .expect("the template is right");
-            ProgressBar::new(total as u64).with_style(style).with_prefix(run.to_owned())
+            ProgressBar::new(total).with_position(first).with_style(style).with_prefix(run.to_owned())
         });
-        Self { run, total, json, reference, bar }
+        Self { run, steps: [first, total], json, reference, bar }
     }
 
-    fn step(&self, index: usize, epoch: usize, loss: f32, accuracy: Option<f64>) {
+    /// Step and epoch count from 0.
+    fn step(&self, step: u64, epoch: u64, loss: f32, evaluation: Option<Evaluation>) {
         if self.json {
             let line = StepLine {
                 run: self.run.to_owned(),
-                step: index + 1,
-                epoch,
+                step: step + 1,
+                epoch: epoch + 1,
                 loss,
                 loss_bits: loss.to_bits(),
-                accuracy,
+                test_loss: evaluation.map(|evaluation| evaluation.loss),
+                accuracy: evaluation.map(|evaluation| evaluation.accuracy),
             };
             out!("{}", serde_json::to_string(&line).expect("plain data becomes JSON"));
             return;
@@ -250,21 +285,23 @@ impl<'a> Progress<'a> {
             bar.inc(1);
         }
         if let Some(reference) = self.reference {
-            let before = reference[index];
+            let before = reference[(step - self.steps[0]) as usize];
             let verdict = if before.to_bits() == loss.to_bits() { "equal" } else { "DIFFERENT" };
             self.line(&format!(
                 "step {:>4}  loss {before:.7} without a limit, {loss:.7} within {}: {verdict}",
-                index + 1,
+                step + 1,
                 self.run
             ));
         }
-        if let Some(accuracy) = accuracy {
-            let accuracy = accuracy * 100.0;
+        if let Some(evaluation) = evaluation {
             self.line(&format!(
-                "{} epoch {epoch}, step {}/{}: loss {loss:.4}, test accuracy {accuracy:.2} %",
+                "{} epoch {}, step {}/{}: loss {loss:.4}, test loss {:.4}, test accuracy {:.2} %",
                 self.run,
-                index + 1,
-                self.total
+                epoch + 1,
+                step + 1,
+                self.steps[1],
+                evaluation.loss,
+                evaluation.accuracy * 100.0
             ));
         }
     }
