@@ -4,11 +4,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Everything, Trained, device, job_with_gradients, limits, train, turn};
+use common::{Everything, Trained, device, job_with_gradients, limits, network, train, turn};
 use tensile_core::device::host::count::CountingAllocator;
 use tensile_core::device::host::{Delays, Emulation, HostDevice};
 use tensile_core::optim::Optimizer;
-use tensile_models::job::Job;
+use tensile_models::job::{Job, Recipe};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::planner::{self, Tensile};
 use tensile_sched::{Bytes, Effort, Infeasible, Limits, Mode, floor};
@@ -28,6 +28,10 @@ impl Reference {
     fn new(model: &str, batch: usize, settings: &[(&str, f64)], optimizer: Optimizer, steps: usize) -> Self {
         let device = device(2, Emulation::default());
         let job = job_with_gradients(model, batch, settings, optimizer, &device);
+        Self::of(device, job, steps)
+    }
+
+    fn of(device: Arc<HostDevice>, job: Job, steps: usize) -> Self {
         let trained = train(&device, &job, &NoEviction, &limits(&device, Bytes::MAX), steps, false);
         assert_eq!((trained.report.evictions, trained.report.reruns), (0, 0));
         assert_eq!(trained.peak, trained.report.arena, "kernels allocate nothing beside the arena");
@@ -44,8 +48,12 @@ impl Reference {
 
     /// Trains within a budget, and compares bits and bytes.
     fn check(&self, budget: Bytes, mode: Mode) -> Trained {
+        self.check_with(&Tensile::default(), budget, mode)
+    }
+
+    fn check_with(&self, planner: &Tensile, budget: Bytes, mode: Mode) -> Trained {
         let limits = Limits { mode, ..limits(&self.device, budget) };
-        let trained = train(&self.device, &self.job, &Tensile::default(), &limits, self.steps, false);
+        let trained = train(&self.device, &self.job, planner, &limits, self.steps, false);
         assert_same(&trained.everything, &self.trained.everything, &format!("{budget}, {mode:?}"));
         assert!(trained.peak <= budget, "{mode:?}: the allocator saw {} of {budget}", trained.peak);
         if budget < self.full() {
@@ -138,6 +146,45 @@ fn resnet50_at_three_budgets() {
     for budget in [lowest, Bytes(reference.full().0 * 4 / 10), Bytes(reference.full().0 * 7 / 10)] {
         reference.check(budget.max(lowest), Mode::Both);
     }
+}
+
+/// One step of a model at five budgets from the floor up, planned with little effort. What the gradients were shows in the state after the step.
+#[track_caller]
+fn five_budgets(model: &str, batch: usize, settings: &[(&str, f64)], optimizer: Optimizer) {
+    let _turn = turn();
+    let device = device(2, Emulation::default());
+    let job = Job::new(&network(model, settings), Recipe::new(batch, optimizer), &*device).unwrap();
+    let reference = Reference::of(device, job, 1);
+    let lowest = reference.floor(Mode::Both);
+    assert!(lowest.0 * 10 < reference.full().0 * 9, "{model}: nothing to save above a floor of {lowest}");
+    for budget in budgets(lowest, reference.full(), 6).take(5) {
+        reference.check_with(&Tensile { effort: Effort::Fast }, budget, Mode::Both);
+    }
+}
+
+#[test]
+fn lenet_at_five_budgets() {
+    five_budgets("lenet", 32, &[], Optimizer::sgd(0.9).with_clip_norm(1.0).with_skip_nonfinite());
+}
+
+#[test]
+fn vgg16_at_five_budgets() {
+    five_budgets("vgg16", 2, &[("size", 32.0), ("classes", 10.0)], Optimizer::sgd(0.0));
+}
+
+#[test]
+fn inception_v3_at_five_budgets() {
+    five_budgets("inception-v3", 2, &[("size", 107.0)], Optimizer::adam());
+}
+
+#[test]
+fn inception_v4_at_five_budgets() {
+    five_budgets("inception-v4", 2, &[("size", 107.0)], Optimizer::sgd(0.9));
+}
+
+#[test]
+fn densenet121_at_five_budgets() {
+    five_budgets("densenet121", 2, &[("size", 64.0)], Optimizer::adamw(0.01).without_decay_on_vectors());
 }
 
 #[test]
