@@ -62,6 +62,32 @@ impl Isa {
         }
     }
 
+    /// Columns of B that are packed at a time; a multiple of a tile's.
+    pub(crate) fn panel_columns(self) -> usize {
+        match self {
+            Self::Avx512 => avx512::COLUMNS,
+            Self::Avx2 => avx2::PANEL_COLUMNS,
+            Self::Portable => portable::COLUMNS,
+        }
+    }
+
+    /// Floats between packed rows of B.
+    pub(crate) fn panel_row(self) -> usize {
+        match self {
+            Self::Avx512 => avx512::COLUMNS,
+            Self::Avx2 => avx2::PANEL_ROW,
+            Self::Portable => portable::COLUMNS,
+        }
+    }
+
+    /// Most rows of A that are packed at a time: what the second-level caches of such processors hold.
+    pub(crate) fn row_block(self) -> usize {
+        match self {
+            Self::Avx512 => 560,
+            Self::Avx2 | Self::Portable => 240,
+        }
+    }
+
     /// Runs `work`, compiled for these instructions where it is inlined: the compiler vectorises its loops with them.
     #[inline(always)]
     pub(crate) fn vectorize<R>(self, work: impl FnOnce() -> R) -> R {
@@ -77,12 +103,13 @@ impl Isa {
     }
 
     /// The product of one tile: `acc[i][j] = Σ a[i][l]·b[l][j]` over l < `depth` in that order, with fused multiply-adds where the processor has them.
-    /// `a` has rows of [`PACKED_ROW`](super::gemm::PACKED_ROW) floats, `b` and `acc` rows of [`tile_columns`](Self::tile_columns).
+    /// `a` has rows of [`PACKED_ROW`](super::gemm::PACKED_ROW) floats, `b` of [`panel_row`](Self::panel_row), `acc` of [`tile_columns`](Self::tile_columns).
     pub(crate) fn tile(self, rows: usize, depth: usize, a: &[f32], b: &[f32], acc: &mut [f32]) {
         let columns = self.tile_columns();
         assert!(rows > 0 && rows <= self.tile_rows(), "a tile of {rows} rows");
         assert!(depth == 0 || a.len() >= (rows - 1) * super::gemm::PACKED_ROW + depth, "packed rows are too short");
-        assert!(b.len() >= depth * columns && acc.len() >= rows * columns, "panel or tile is too short");
+        assert!(depth == 0 || b.len() >= (depth - 1) * self.panel_row() + columns, "panel is too short");
+        assert!(acc.len() >= rows * columns, "tile is too short");
         match self {
             // SAFETY: the processor has these instructions, and the slices have been checked to hold what is read and written.
             #[cfg(target_arch = "x86_64")]
@@ -115,8 +142,11 @@ impl Isa {
             // SAFETY: the processor has these instructions; the rest is the caller's promise.
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => unsafe { avx512::store(block, from.as_ptr(), to, bias, add) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => unsafe { avx2::store(block, from.as_ptr(), to, bias, add) },
             // SAFETY: passes on the caller's promise.
-            _ => self.vectorize(|| unsafe { block.store(from, to, bias, add) }),
+            _ => self.vectorize(|| unsafe { block.store(from.as_ptr(), to, bias, add) }),
         }
     }
 
@@ -142,6 +172,9 @@ impl Isa {
                     Self::Avx512 => unsafe {
                         avx512::transpose(from.as_ptr(), from_stride, to.as_mut_ptr(), to_stride)
                     },
+                    // SAFETY: as above.
+                    #[cfg(target_arch = "x86_64")]
+                    Self::Avx2 => unsafe { avx2::transpose(from.as_ptr(), from_stride, to.as_mut_ptr(), to_stride) },
                     _ => {
                         for i in 0..16 {
                             for j in 0..16 {
@@ -171,6 +204,11 @@ impl Isa {
             // SAFETY: the processor has these instructions; every row lies within both slices, as checked above.
             Self::Avx512 => unsafe {
                 avx512::copy(rows, columns, (from.as_ptr(), from_stride), (to.as_mut_ptr(), to_stride));
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Avx2 => unsafe {
+                avx2::copy(rows, columns, (from.as_ptr(), from_stride), (to.as_mut_ptr(), to_stride));
             },
             _ => {
                 for row in 0..rows {

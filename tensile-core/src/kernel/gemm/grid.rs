@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::ROW_BLOCK;
 use crate::kernel::isa::Isa;
 
 /// Sizes of a batch of products: `batch` times m × k by k × n.
@@ -49,7 +48,7 @@ impl Grid {
             for column_parts in least[1]..=(most / row_parts).min(n_panels).max(least[1]) {
                 let rows = size.m.div_ceil(row_parts);
                 let panels = n_panels.div_ceil(column_parts) as f64;
-                let blocks = rows.div_ceil(ROW_BLOCK).max(1) as f64;
+                let blocks = rows.div_ceil(isa.row_block()).max(1) as f64;
                 let rows = rows as f64;
                 let task = TASK + rows * panels + PACK_A * rows + PACK_B * panels * blocks;
                 let rounds = (size.batch * row_parts * column_parts).div_ceil(threads) as f64;

@@ -3,14 +3,14 @@
 //! ```text
 //!            columns ──►
 //!          ┌────────────────┐
-//!          │ B: one panel    │  packed: up to 256 deep, as wide as a tile   (L1)
+//!          │ B: one panel    │  packed: up to 256 deep, as wide as one tile or a few   (L1, L2)
 //!          └────────────────┘
 //!  ┌─────┐ ┌───┬───┬───┬────┐
 //!  │ A   │ │   │   │   │    │  each piece of C is one task: it belongs to one thread,
 //!  │rows │ ├───┼───┼───┼────┤  which packs what it needs of A and B into scratch of its own
 //!  │     │ │   │   │   │    │  and goes through the sum from its start to its end
 //!  └─────┘ └───┴───┴───┴────┘
-//!   packed in blocks of up to 560 rows, 256 deep   (L2)
+//!   packed in blocks of some hundred rows, 256 deep   (L2)
 //! ```
 //!
 //! An element of C is a sum of blocks of at most 256 terms, cut by the length of the sum alone; a block is a chain of multiply-adds in order. Neither the
@@ -42,8 +42,6 @@ use crate::kernel::isa::Isa;
 const DEPTH: usize = 256;
 /// Floats between packed rows of A: not a power of two, so that the rows of a tile do not meet in one set of the cache.
 pub(crate) const PACKED_ROW: usize = DEPTH + 16;
-/// Most rows of A that are packed at a time.
-const ROW_BLOCK: usize = 560;
 /// Most columns of any family's tile.
 pub(crate) const MOST_COLUMNS: usize = 32;
 /// Most rows of any family's tile.
@@ -75,14 +73,14 @@ fn workspace_floats_with(isa: Isa, size: Size, transposed: bool, threads: usize)
     threads * Slot::lengths(isa, size, &grid(isa, size, transposed, threads), transposed).iter().sum::<usize>()
 }
 
-/// Whether a piece's sums stay in scratch until they are whole: where each of many blocks would have to be transposed.
-fn keeps_sums(size: Size, transposed: bool) -> bool {
-    transposed && size.k > 4 * DEPTH
+/// Whether a piece's sums stay in scratch until they are whole: where each block, or each of many, would be slow to transpose.
+fn keeps_sums(isa: Isa, size: Size, transposed: bool) -> bool {
+    transposed && (isa != Isa::Avx512 || size.k > 4 * DEPTH)
 }
 
 fn grid(isa: Isa, size: Size, transposed: bool, threads: usize) -> Grid {
     // Pieces with sums in scratch are kept small.
-    let limit = if keeps_sums(size, transposed) { [ROW_BLOCK / 2, 256] } else { [usize::MAX / 2; 2] };
+    let limit = if keeps_sums(isa, size, transposed) { [isa.row_block().min(280), 256] } else { [usize::MAX / 2; 2] };
     Grid::new(isa, size, limit, threads)
 }
 
@@ -146,9 +144,9 @@ struct Slot<'a> {
 impl<'a> Slot<'a> {
     /// Lengths of the parts.
     fn lengths(isa: Isa, size: Size, grid: &Grid, transposed: bool) -> [usize; 4] {
-        let a = grid.rows.min(ROW_BLOCK).next_multiple_of(MOST_COLUMNS) * PACKED_ROW;
-        let panel = DEPTH.min(size.k.next_multiple_of(16)) * isa.tile_columns();
-        let c = if keeps_sums(size, transposed) { grid.rows * grid.columns } else { 0 };
+        let a = grid.rows.min(isa.row_block()).next_multiple_of(MOST_COLUMNS) * PACKED_ROW;
+        let panel = size.k.next_multiple_of(16).clamp(16, DEPTH) * isa.panel_row();
+        let c = if keeps_sums(isa, size, transposed) { grid.rows * grid.columns } else { 0 };
         [a, panel, SCRATCH, c.next_multiple_of(16)]
     }
 
@@ -226,7 +224,7 @@ fn sum<A: Source, B: Source>(
 ) {
     let mut tile = [0.0f32; MOST_ROWS * MOST_COLUMNS];
     let width = isa.tile_columns();
-    let n_row_blocks = rows.len().div_ceil(ROW_BLOCK);
+    let n_row_blocks = rows.len().div_ceil(isa.row_block());
     let n_blocks = depth.div_ceil(DEPTH).max(1);
     for row_block in 0..n_row_blocks {
         let rows = part(&rows, n_row_blocks, row_block, 1);
@@ -234,17 +232,20 @@ fn sum<A: Source, B: Source>(
         for block in 0..n_blocks {
             let terms = part(&(0..depth), n_blocks, block, 1);
             pack_a(isa, &product.a, rows.clone(), terms.clone(), packed_a, transposed);
-            for first in columns.clone().step_by(width) {
-                let lanes = first..(first + width).min(columns.end);
-                pack_b(isa, &product.b, terms.clone(), lanes.clone(), panel, transposed);
-                let runs = target.runs(lanes);
-                for index in 0..n_tiles {
-                    let tile_rows = part(&rows, n_tiles, index, 1);
-                    let a = &packed_a[(tile_rows.start - rows.start) * PACKED_ROW..];
-                    target.prefetch(isa, tile_rows.clone(), &runs);
-                    isa.tile(tile_rows.len(), terms.len(), a, panel, &mut tile);
-                    let add = block > 0 || target.accumulate;
-                    target.store(isa, &tile, width, tile_rows, &runs, add);
+            for start in columns.clone().step_by(isa.panel_columns()) {
+                let panel_lanes = start..(start + isa.panel_columns()).min(columns.end);
+                pack_b(isa, &product.b, terms.clone(), panel_lanes.clone(), panel, transposed);
+                for first in panel_lanes.clone().step_by(width) {
+                    let runs = target.runs(first..(first + width).min(panel_lanes.end));
+                    let b = &panel[first - start..];
+                    for index in 0..n_tiles {
+                        let tile_rows = part(&rows, n_tiles, index, 1);
+                        let a = &packed_a[(tile_rows.start - rows.start) * PACKED_ROW..];
+                        target.prefetch(isa, tile_rows.clone(), &runs);
+                        isa.tile(tile_rows.len(), terms.len(), a, b, &mut tile);
+                        let add = block > 0 || target.accumulate;
+                        target.store(isa, &tile, width, tile_rows, &runs, add);
+                    }
                 }
             }
         }
@@ -269,7 +270,7 @@ fn pack_a<A: Source>(isa: Isa, a: &A, rows: Range<usize>, terms: Range<usize>, t
     }
 }
 
-/// Packs a panel of B: its rows one after another, each as wide as a tile. Lanes past the last column hold anything; nobody reads their sums.
+/// Packs a panel of B: its rows one after another. Lanes past the last column hold anything; nobody reads their sums.
 fn pack_b<B: Source>(
     isa: Isa,
     b: &B,
@@ -278,17 +279,20 @@ fn pack_b<B: Source>(
     to: &mut [f32],
     transposed: &mut [f32],
 ) {
-    let width = isa.tile_columns();
+    let row = isa.panel_row();
     if b.along() == Along::Across {
-        b.read(isa, terms, lanes, to, width);
+        b.read(isa, terms, lanes, to, row);
         return;
     }
     for term in terms.clone().step_by(TRANSPOSED) {
         let some_terms = term..(term + TRANSPOSED).min(terms.end);
-        b.read(isa, lanes.clone(), some_terms.clone(), transposed, TRANSPOSED_ROW);
-        let block = (lanes.len().next_multiple_of(16), some_terms.len().next_multiple_of(16));
-        let to = &mut to[(term - terms.start) * width..];
-        isa.transpose(block, (transposed, TRANSPOSED_ROW), (to, width));
+        for lane in lanes.clone().step_by(MOST_COLUMNS) {
+            let some_lanes = lane..(lane + MOST_COLUMNS).min(lanes.end);
+            b.read(isa, some_lanes.clone(), some_terms.clone(), transposed, TRANSPOSED_ROW);
+            let block = (some_lanes.len().next_multiple_of(16), some_terms.len().next_multiple_of(16));
+            let to = &mut to[(term - terms.start) * row + (lane - lanes.start)..];
+            isa.transpose(block, (transposed, TRANSPOSED_ROW), (to, row));
+        }
     }
 }
 

@@ -186,12 +186,11 @@ impl Block {
     /// Stores the block in plain Rust; see [`Isa::store`].
     ///
     /// # Safety
-    /// `to` must be valid for the block, and no other thread may use these elements.
+    /// `from` and `to` must be valid for the block, and no other thread may use these elements.
     #[inline(always)]
-    pub(crate) unsafe fn store(self, from: &[f32], to: *mut f32, bias: Bias<'_>, add: bool) {
+    pub(crate) unsafe fn store(self, from: *const f32, to: *mut f32, bias: Bias<'_>, add: bool) {
         for row in 0..self.rows {
-            let from = &from[row * self.from_stride..][..self.columns];
-            for (column, &from) in from.iter().enumerate() {
+            for column in 0..self.columns {
                 let bias = match bias {
                     Bias::None => None,
                     Bias::Rows(bias) => Some(bias[row]),
@@ -199,6 +198,7 @@ impl Block {
                 };
                 // SAFETY: the element is in the block.
                 unsafe {
+                    let from = *from.add(row * self.from_stride + column);
                     let to = to.add(row * self.to_steps[0] + column * self.to_steps[1]);
                     *to = match (add, bias) {
                         (true, _) => *to + from,
