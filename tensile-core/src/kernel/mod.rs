@@ -2,6 +2,7 @@
 //!
 //! They use no memory but their arguments and the scratch that is handed in, and their results have the same bits on any number of threads.
 
+pub(crate) mod channels;
 pub(crate) mod conv;
 pub(crate) mod depthwise;
 pub(crate) mod gemm;

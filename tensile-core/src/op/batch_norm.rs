@@ -2,12 +2,14 @@
 
 use rayon::prelude::*;
 
-use super::elementwise::CHUNK;
-use super::lanes::{map_sum, map_sum2, sum};
+use super::elementwise::{CHUNK, split};
+use super::lanes::{Total, add_both};
 use super::{Cost, OpDef, OpError};
-use crate::device::host::{HostCall, InOut};
+use crate::device::host::HostCall;
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
+use crate::kernel::channels::{Channel, par_channels};
+use crate::kernel::work::{Work, vectorized};
 use crate::tensor::{DType, TensorType};
 
 /// Batch normalisation in training: inputs x `f32[N, C, …]`, weight `f32[C]`, bias `f32[C]`; outputs
@@ -59,18 +61,9 @@ impl Layout {
         x.chunks_exact(self.hw).skip(channel).step_by(self.channels)
     }
 
-    /// Elements a thread takes at a time: whole rows.
-    fn chunk(self) -> usize {
-        self.hw * (CHUNK / self.hw).max(1)
-    }
-
-    /// Runs `f(channel, row, range of the row in the whole)` for the rows of chunk number `index`.
-    fn each_row(self, index: usize, chunk: &mut [f32], f: impl Fn(usize, &mut [f32], std::ops::Range<usize>)) {
-        let first = index * self.chunk() / self.hw;
-        for (row, y) in chunk.chunks_exact_mut(self.hw).enumerate() {
-            let row = first + row;
-            f(row % self.channels, y, row * self.hw..(row + 1) * self.hw);
-        }
+    /// Channels a thread takes at a time.
+    fn at_once(self, x: &[f32]) -> usize {
+        (CHUNK / self.per_channel(x).max(1)).max(1)
     }
 }
 
@@ -118,23 +111,46 @@ impl OpDef for BatchNorm {
         let (x, weight, bias): (&[f32], &[f32], &[f32]) = (call.input(0), call.input(1), call.input(2));
         let (y, mean, var) = (call.output::<f32>(0), call.output::<f32>(1), call.output::<f32>(2));
         let layout = Layout::of(call.input_type(0));
-        let n = layout.per_channel(x) as f64;
-        mean.par_iter_mut().zip(var.par_iter_mut()).enumerate().for_each(|(channel, (mean, var))| {
-            *mean = (layout.rows(x, channel).map(sum).sum::<f64>() / n) as f32;
-            let center = *mean;
-            let square = |x: f32| (x - center) * (x - center);
-            *var = (layout.rows(x, channel).map(|row| map_sum(row, square)).sum::<f64>() / n) as f32;
+        let statistics = mean.par_iter_mut().zip(var.par_iter_mut()).zip(weight.par_iter().zip(bias));
+        let channels = par_channels(y, layout.channels, layout.hw).zip(statistics).enumerate();
+        channels.with_min_len(layout.at_once(x)).for_each(|(channel, (y, ((mean, var), (weight, bias))))| {
+            vectorized(Forward { layout, channel, x, y, mean, var, weight: *weight, bias: *bias, eps: self.eps });
         });
-        let (mean, var) = (&*mean, &*var);
-        y.par_chunks_mut(layout.chunk()).enumerate().for_each(|(index, y)| {
-            layout.each_row(index, y, |channel, y, range| {
-                let (mean, bias) = (mean[channel], bias[channel]);
-                let scale = weight[channel] * rstd(var[channel], self.eps);
-                for (y, x) in y.iter_mut().zip(&x[range]) {
-                    *y = (x - mean) * scale + bias;
-                }
-            });
-        });
+    }
+}
+
+/// One channel in training.
+struct Forward<'a> {
+    layout: Layout,
+    channel: usize,
+    x: &'a [f32],
+    y: Channel<'a, f32>,
+    mean: &'a mut f32,
+    var: &'a mut f32,
+    weight: f32,
+    bias: f32,
+    eps: f32,
+}
+
+impl Work for Forward<'_> {
+    #[inline(always)]
+    fn run(mut self) {
+        let n = self.layout.per_channel(self.x) as f64;
+        let (mut sum, mut squares) = (Total::default(), Total::default());
+        for x in self.layout.rows(self.x, self.channel) {
+            sum.add(x, |x| x);
+        }
+        let mean = (sum.value() / n) as f32;
+        for x in self.layout.rows(self.x, self.channel) {
+            squares.add(x, |x| (x - mean) * (x - mean));
+        }
+        (*self.mean, *self.var) = (mean, (squares.value() / n) as f32);
+        let (scale, bias) = (self.weight * rstd(*self.var, self.eps), self.bias);
+        for (y, x) in self.y.rows().zip(self.layout.rows(self.x, self.channel)) {
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = (x - mean) * scale + bias;
+            }
+        }
     }
 }
 
@@ -170,51 +186,75 @@ impl OpDef for BatchNormGrad {
         let (mean, var, weight): (&[f32], &[f32], &[f32]) = (call.input(2), call.input(3), call.input(4));
         let (dweight, dbias) = (call.output::<f32>(1), call.output::<f32>(2));
         let layout = Layout::of(call.input_type(0));
-        let mut reduce = |dy: &[f32]| {
-            dweight.par_iter_mut().zip(dbias.par_iter_mut()).enumerate().for_each(|(channel, (dweight, dbias))| {
-                let mean = mean[channel];
-                let rows = layout.rows(x, channel).zip(layout.rows(dy, channel));
-                let (sum_dy, sum_dy_x) = rows
-                    .map(|(x, dy)| map_sum2(x, dy, |x, dy| (dy, dy * (x - mean))))
-                    .fold((0.0, 0.0), |total, row| (total.0 + row.0, total.1 + row.1));
-                *dweight = (sum_dy_x * f64::from(rstd(var[channel], self.eps))) as f32;
-                *dbias = sum_dy as f32;
-            });
-        };
+        let (dx, dy) = split(call.in_out::<f32>(1, 0));
+        let sums = dweight.par_iter_mut().zip(dbias.par_iter_mut());
+        let channels = par_channels(dx, layout.channels, layout.hw).zip(sums).enumerate();
+        channels.with_min_len(layout.at_once(x)).for_each(|(channel, (dx, (dweight, dbias)))| {
+            let (mean, var, weight) = (mean[channel], var[channel], weight[channel]);
+            vectorized(Backward { op: self, layout, channel, x, dy, dx, mean, var, weight, dweight, dbias });
+        });
+    }
+}
+
+/// One channel of the gradient.
+struct Backward<'a> {
+    op: &'a BatchNormGrad,
+    layout: Layout,
+    channel: usize,
+    x: &'a [f32],
+    /// None if `dx` holds it.
+    dy: Option<&'a [f32]>,
+    dx: Channel<'a, f32>,
+    mean: f32,
+    var: f32,
+    weight: f32,
+    dweight: &'a mut f32,
+    dbias: &'a mut f32,
+}
+
+impl Work for Backward<'_> {
+    #[inline(always)]
+    fn run(mut self) {
+        let (mean, rstd) = (self.mean, rstd(self.var, self.op.eps));
+        let rows = || self.layout.rows(self.x, self.channel);
+        let mut totals = [Total::default(); 2];
+        let terms = |x: f32, dy: f32| (dy, dy * (x - mean));
         // In place, dy is read for the sums before dx goes over it.
-        let (dx, separate) = match call.in_out::<f32>(1, 0) {
-            InOut::Same(dx) => {
-                reduce(dx);
-                (dx, None)
+        match self.dy {
+            Some(dy) => {
+                for (x, dy) in rows().zip(self.layout.rows(dy, self.channel)) {
+                    add_both(&mut totals, x, dy, terms);
+                }
             }
-            InOut::Separate(dy, dx) => {
-                reduce(dy);
-                (dx, Some(dy))
+            None => {
+                for (x, dy) in rows().zip(self.dx.rows()) {
+                    add_both(&mut totals, x, dy, terms);
+                }
             }
-        };
-        let (dweight, dbias) = (&*dweight, &*dbias);
-        let n = layout.per_channel(x) as f32;
-        dx.par_chunks_mut(layout.chunk()).enumerate().for_each(|(index, dx)| {
-            layout.each_row(index, dx, |channel, dx, range| {
-                let rstd = rstd(var[channel], self.eps);
-                let (scale, mean) = (weight[channel] * rstd, mean[channel]);
-                let (slope, offset) = if self.training {
-                    (-scale * rstd * dweight[channel] / n, -scale * dbias[channel] / n)
-                } else {
-                    (0.0, 0.0)
-                };
-                let gradient = |dy: f32, x: f32| scale * dy + (slope * (x - mean) + offset);
-                let x = &x[range.clone()];
-                match separate {
-                    None => dx.iter_mut().zip(x).for_each(|(dx, x)| *dx = gradient(*dx, *x)),
-                    Some(dy) => {
-                        for ((dx, dy), x) in dx.iter_mut().zip(&dy[range]).zip(x) {
-                            *dx = gradient(*dy, *x);
-                        }
+        }
+        *self.dweight = (totals[1].value() * f64::from(rstd)) as f32;
+        *self.dbias = totals[0].value() as f32;
+        let n = self.layout.per_channel(self.x) as f32;
+        let scale = self.weight * rstd;
+        let (slope, offset) =
+            if self.op.training { (-scale * rstd * *self.dweight / n, -scale * *self.dbias / n) } else { (0.0, 0.0) };
+        let gradient = |dy: f32, x: f32| scale * dy + (slope * (x - mean) + offset);
+        match self.dy {
+            Some(dy) => {
+                for ((dx, dy), x) in self.dx.rows().zip(self.layout.rows(dy, self.channel)).zip(rows()) {
+                    for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
+                        *dx = gradient(*dy, *x);
                     }
                 }
-            });
-        });
+            }
+            None => {
+                for (dx, x) in self.dx.rows().zip(rows()) {
+                    for (dx, x) in dx.iter_mut().zip(x) {
+                        *dx = gradient(*dx, *x);
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -243,24 +283,47 @@ impl OpDef for BatchNormInference {
         let (mean, var): (&[f32], &[f32]) = (call.input(1), call.input(2));
         let (weight, bias): (&[f32], &[f32]) = (call.input(3), call.input(4));
         let layout = Layout::of(call.input_type(0));
-        let (y, separate) = match call.in_out::<f32>(0, 0) {
-            InOut::Same(y) => (y, None),
-            InOut::Separate(x, y) => (y, Some(x)),
-        };
-        y.par_chunks_mut(layout.chunk()).enumerate().for_each(|(index, y)| {
-            layout.each_row(index, y, |channel, y, range| {
-                let (mean, bias) = (mean[channel], bias[channel]);
-                let scale = weight[channel] * rstd(var[channel], self.eps);
-                match separate {
-                    None => y.iter_mut().for_each(|y| *y = (*y - mean) * scale + bias),
-                    Some(x) => {
-                        for (y, x) in y.iter_mut().zip(&x[range]) {
-                            *y = (x - mean) * scale + bias;
-                        }
+        let (y, x) = split(call.in_out::<f32>(0, 0));
+        par_channels(y, layout.channels, layout.hw).enumerate().for_each(|(channel, y)| {
+            let (mean, bias) = (mean[channel], bias[channel]);
+            let scale = weight[channel] * rstd(var[channel], self.eps);
+            vectorized(Inference { layout, channel, x, y, mean, scale, bias });
+        });
+    }
+}
+
+/// One channel by given statistics.
+struct Inference<'a> {
+    layout: Layout,
+    channel: usize,
+    /// None if `y` holds it.
+    x: Option<&'a [f32]>,
+    y: Channel<'a, f32>,
+    mean: f32,
+    scale: f32,
+    bias: f32,
+}
+
+impl Work for Inference<'_> {
+    #[inline(always)]
+    fn run(mut self) {
+        let (mean, scale, bias) = (self.mean, self.scale, self.bias);
+        match self.x {
+            Some(x) => {
+                for (y, x) in self.y.rows().zip(self.layout.rows(x, self.channel)) {
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = (x - mean) * scale + bias;
                     }
                 }
-            });
-        });
+            }
+            None => {
+                for y in self.y.rows() {
+                    for y in y {
+                        *y = (*y - mean) * scale + bias;
+                    }
+                }
+            }
+        }
     }
 }
 

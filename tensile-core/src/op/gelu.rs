@@ -1,7 +1,7 @@
 //! `gelu`: Gaussian error linear unit x·Φ(x), and its gradient from its input.
 
 use super::elementwise::{Binary, Unary, binary, infer_same, infer_unary, unary};
-use super::math::exp;
+use super::math::{exp, tanh};
 use super::{Cost, OpDef, OpError};
 use crate::device::host::HostCall;
 use crate::grad::GradCall;
@@ -44,14 +44,14 @@ impl Binary for Exact {
 impl Unary for ByTanh {
     #[inline(always)]
     fn of(&self, x: f32) -> f32 {
-        0.5 * x * (1.0 + inner(x).tanh())
+        0.5 * x * (1.0 + tanh(inner(x)))
     }
 }
 
 impl Binary for ByTanh {
     #[inline(always)]
     fn of(&self, dy: f32, x: f32) -> f32 {
-        let t = inner(x).tanh();
+        let t = tanh(inner(x));
         let slope = ROOT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
         dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope)
     }

@@ -1,40 +1,50 @@
-//! Sums in an order that is fixed and yet vectorises: 16 running sums in f32 over short blocks, blocks added in f64.
+//! Sums in an order that is fixed and yet vectorises: 16 running sums in f32 over short blocks, added to 16 sums in f64, which are added at the end.
 
 /// Running sums side by side.
 const LANES: usize = 16;
 /// Elements after which the running sums move on to f64; each has then added 32 numbers.
 const BLOCK: usize = 32 * LANES;
 
-/// Sum of f(x), as in `map_sum2` with one slice.
-#[inline(always)]
-pub(crate) fn map_sum(x: &[f32], f: impl Fn(f32) -> f32) -> f64 {
-    let mut total = 0.0;
-    for block in x.chunks(BLOCK) {
-        let mut sums = [0.0f32; LANES];
-        let (whole, rest) = block.as_chunks::<LANES>();
-        for x in whole {
-            for lane in 0..LANES {
-                sums[lane] += f(x[lane]);
+/// A sum that goes on from slice to slice.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Total([f64; LANES]);
+
+impl Total {
+    /// Adds f(x).
+    #[inline(always)]
+    pub(crate) fn add(&mut self, x: &[f32], f: impl Fn(f32) -> f32) {
+        for block in x.chunks(BLOCK) {
+            let mut sums = [0.0f32; LANES];
+            let (whole, rest) = block.as_chunks::<LANES>();
+            for x in whole {
+                for lane in 0..LANES {
+                    sums[lane] += f(x[lane]);
+                }
             }
+            for (sum, x) in sums.iter_mut().zip(rest) {
+                *sum += f(*x);
+            }
+            self.take_up(&sums);
         }
-        for (sum, x) in sums.iter_mut().zip(rest) {
-            *sum += f(*x);
-        }
-        total += add_up(&sums);
     }
-    total
+
+    /// The sum.
+    #[inline(always)]
+    pub(crate) fn value(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    #[inline(always)]
+    fn take_up(&mut self, sums: &[f32; LANES]) {
+        for (total, sum) in self.0.iter_mut().zip(sums) {
+            *total += f64::from(*sum);
+        }
+    }
 }
 
-/// Sum of x.
+/// Adds both components of f(a, b) over two slices of one length to two sums.
 #[inline(always)]
-pub(crate) fn sum(x: &[f32]) -> f64 {
-    map_sum(x, |x| x)
-}
-
-/// Sums of both components of f(a, b) over two slices of one length.
-#[inline(always)]
-pub(crate) fn map_sum2(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> (f32, f32)) -> (f64, f64) {
-    let mut total = (0.0, 0.0);
+pub(crate) fn add_both(totals: &mut [Total; 2], a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> (f32, f32)) {
     for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
         let (mut first, mut second) = ([0.0f32; LANES], [0.0f32; LANES]);
         let ((whole_a, rest_a), (whole_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -50,10 +60,31 @@ pub(crate) fn map_sum2(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> (f32, f32))
             first[lane] += x;
             second[lane] += y;
         }
-        total.0 += add_up(&first);
-        total.1 += add_up(&second);
+        totals[0].take_up(&first);
+        totals[1].take_up(&second);
     }
-    total
+}
+
+/// Sum of f(x).
+#[inline(always)]
+pub(crate) fn map_sum(x: &[f32], f: impl Fn(f32) -> f32) -> f64 {
+    let mut total = Total::default();
+    total.add(x, f);
+    total.value()
+}
+
+/// Sum of x.
+#[inline(always)]
+pub(crate) fn sum(x: &[f32]) -> f64 {
+    map_sum(x, |x| x)
+}
+
+/// Sums of both components of f(a, b) over two slices of one length.
+#[inline(always)]
+pub(crate) fn map_sum2(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> (f32, f32)) -> (f64, f64) {
+    let mut totals = [Total::default(); 2];
+    add_both(&mut totals, a, b, f);
+    (totals[0].value(), totals[1].value())
 }
 
 /// Largest of x, −∞ if there is none; NaNs are passed over.
@@ -67,11 +98,6 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
         }
     }
     lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
-}
-
-#[inline(always)]
-fn add_up(sums: &[f32; LANES]) -> f64 {
-    sums.iter().map(|&sum| f64::from(sum)).sum()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::{Cost, OpDef, OpError};
 use crate::device::host::{HostCall, InOut};
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
+use crate::kernel::isa::Isa;
 use crate::tensor::{DType, TensorType};
 
 /// Layer normalisation: inputs x `f32[…, D]`, weight `f32[D]`, bias `f32[D]`; outputs y = (x − mean)/√(var + ε)·weight + bias with mean and biased variance of
@@ -59,18 +60,22 @@ impl OpDef for LayerNorm {
         let (y, mean, rstd) = (call.output::<f32>(0), call.output::<f32>(1), call.output::<f32>(2));
         let d = weight.len();
         let rows = (CHUNK / d).max(1);
+        let isa = Isa::detect();
         let statistics = mean.par_chunks_mut(rows).zip(rstd.par_chunks_mut(rows));
         y.par_chunks_mut(rows * d).zip(x.par_chunks(rows * d)).zip(statistics).for_each(|((y, x), (mean, rstd))| {
             let each = y.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(mean.iter_mut().zip(rstd));
-            for ((y, x), (mean, rstd)) in each {
-                *mean = (sum(x) / d as f64) as f32;
-                let center = *mean;
-                let var = map_sum(x, |x| (x - center) * (x - center)) / d as f64;
-                *rstd = (1.0 / (var + f64::from(self.eps)).sqrt()) as f32;
-                for (((y, x), weight), bias) in y.iter_mut().zip(x).zip(weight).zip(bias) {
-                    *y = (x - center) * *rstd * weight + bias;
+            isa.vectorize(|| {
+                for ((y, x), (mean, rstd)) in each {
+                    *mean = (sum(x) / d as f64) as f32;
+                    let center = *mean;
+                    let var = map_sum(x, |x| (x - center) * (x - center)) / d as f64;
+                    *rstd = (1.0 / (var + f64::from(self.eps)).sqrt()) as f32;
+                    let scale = *rstd;
+                    for (((y, x), weight), bias) in y.iter_mut().zip(x).zip(weight).zip(bias) {
+                        *y = (x - center) * scale * weight + bias;
+                    }
                 }
-            }
+            });
         });
     }
 }
@@ -113,21 +118,24 @@ impl OpDef for LayerNormGrad {
         let (mean, rstd): (&[f32], &[f32]) = (call.input(2), call.input(3));
         let (dweight, dbias) = (call.output::<f32>(1), call.output::<f32>(2));
         let d = weight.len();
+        let isa = Isa::detect();
         // Sums over rows, some columns at a time, before dx may go over dy.
         let mut reduce = |dy: &[f32]| {
             const COLUMNS: usize = 32;
             let tiles = dweight.par_chunks_mut(COLUMNS).zip(dbias.par_chunks_mut(COLUMNS));
             tiles.enumerate().for_each(|(tile, (dweight, dbias))| {
                 let mut totals = ([0.0; COLUMNS], [0.0; COLUMNS]);
-                for (row, (mean, rstd)) in mean.iter().zip(rstd).enumerate() {
-                    let first = row * d + tile * COLUMNS;
-                    let (x, dy) = (&x[first..][..dbias.len()], &dy[first..][..dbias.len()]);
-                    let totals = totals.0.iter_mut().zip(&mut totals.1);
-                    for ((x, dy), (by_weight, by_bias)) in x.iter().zip(dy).zip(totals) {
-                        *by_weight += f64::from(dy * ((x - mean) * rstd));
-                        *by_bias += f64::from(*dy);
+                isa.vectorize(|| {
+                    for (row, (mean, rstd)) in mean.iter().zip(rstd).enumerate() {
+                        let first = row * d + tile * COLUMNS;
+                        let (x, dy) = (&x[first..][..dbias.len()], &dy[first..][..dbias.len()]);
+                        let totals = totals.0.iter_mut().zip(&mut totals.1);
+                        for ((x, dy), (by_weight, by_bias)) in x.iter().zip(dy).zip(totals) {
+                            *by_weight += f64::from(dy * ((x - mean) * rstd));
+                            *by_bias += f64::from(*dy);
+                        }
                     }
-                }
+                });
                 dweight.iter_mut().zip(totals.0).for_each(|(to, total)| *to = total as f32);
                 dbias.iter_mut().zip(totals.1).for_each(|(to, total)| *to = total as f32);
             });
@@ -148,17 +156,21 @@ impl OpDef for LayerNormGrad {
             if let Some(dy) = separate {
                 dx.copy_from_slice(&dy[first..][..dx.len()]);
             }
-            for (row, dx) in dx.chunks_exact_mut(d).enumerate() {
-                let row = chunk * rows + row;
-                let (x, mean, rstd) = (&x[row * d..][..d], mean[row], rstd[row]);
-                // With g = dy·weight and x̂ the normalised row: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)).
-                dx.iter_mut().zip(weight).for_each(|(dx, weight)| *dx *= weight);
-                let (sum_g, sum_g_x) = map_sum2(dx, x, |g, x| (g, g * ((x - mean) * rstd)));
-                let (mean_g, mean_g_x) = ((sum_g / d as f64) as f32, (sum_g_x / d as f64) as f32);
-                for (dx, x) in dx.iter_mut().zip(x) {
-                    *dx = rstd * (*dx - mean_g - (x - mean) * rstd * mean_g_x);
+            isa.vectorize(|| {
+                for (row, dx) in dx.chunks_exact_mut(d).enumerate() {
+                    let row = chunk * rows + row;
+                    let (x, mean, rstd) = (&x[row * d..][..d], mean[row], rstd[row]);
+                    // With g = dy·weight and x̂ the normalised row: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)).
+                    for (dx, weight) in dx.iter_mut().zip(weight) {
+                        *dx *= weight;
+                    }
+                    let (sum_g, sum_g_x) = map_sum2(dx, x, |g, x| (g, g * ((x - mean) * rstd)));
+                    let (mean_g, mean_g_x) = ((sum_g / d as f64) as f32, (sum_g_x / d as f64) as f32);
+                    for (dx, x) in dx.iter_mut().zip(x) {
+                        *dx = rstd * (*dx - mean_g - (x - mean) * rstd * mean_g_x);
+                    }
                 }
-            }
+            });
         });
     }
 }
