@@ -1,9 +1,11 @@
 //! `cargo xtask bench`: runs the measuring program, prints Markdown, keeps JSON under `target/bench/`.
 
 mod bound;
+mod classes;
 mod planner;
 mod quick;
 mod rate;
+mod speed;
 mod traces;
 
 use std::path::PathBuf;
@@ -23,6 +25,8 @@ pub(crate) enum Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Training steps of the large vision models on the host device without a limit, beside the machine's rate and PyTorch's figures.
+    Speed(speed::Args),
     /// Lower bounds of the slowdown of recorded training steps.
     Bound(bound::Args),
     /// All planning policies on recorded training steps, beside lower bounds and the figures of others.
@@ -32,6 +36,7 @@ pub(crate) enum Bench {
 pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Quick { args } => quick::run(&args),
+        Bench::Speed(args) => speed::run(&args),
         Bench::Bound(args) => bound::run(&args),
         Bench::Planner(args) => planner::run(&args),
     }
@@ -59,4 +64,8 @@ fn keep(name: &str, json: &Value) -> anyhow::Result<PathBuf> {
     let text = serde_json::to_string_pretty(json)?;
     std::fs::write(&path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
     Ok(path)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }

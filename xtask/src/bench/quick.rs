@@ -5,7 +5,8 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{keep, measure, rate};
+use super::classes::{self, Class};
+use super::{keep, measure, mib, rate};
 
 #[derive(Deserialize)]
 struct Answer {
@@ -28,14 +29,6 @@ struct Model {
     none_step_ns: u64,
     classes: Vec<Class>,
     rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Class {
-    class: String,
-    ops: usize,
-    time_ns: u64,
-    flops: f64,
 }
 
 #[derive(Deserialize)]
@@ -138,31 +131,10 @@ fn print_model(model: &Model, rate: f64) {
             if run.losses_equal { "yes" } else { "NO" },
         );
     }
-    println!("\n| op class | ops | ms | share | GFLOP/s | of the machine's rate |\n|---|--:|--:|--:|--:|--:|");
-    let total: u64 = model.classes.iter().map(|class| class.time_ns).sum();
-    for class in &model.classes {
-        let share = class.time_ns as f64 / total.max(1) as f64;
-        if share < 0.01 {
-            continue;
-        }
-        let speed = class.flops / (class.time_ns.max(1) as f64 * 1e-9);
-        println!(
-            "| {} | {} | {:.1} | {:.1} % | {:.1} | {:.0} % |",
-            class.class,
-            class.ops,
-            class.time_ns as f64 * 1e-6,
-            100.0 * share,
-            speed / 1e9,
-            100.0 * speed / rate
-        );
-    }
+    classes::print(&model.classes, rate);
 }
 
 fn losses_equal(json: &Value) -> bool {
     let rows = json["models"].as_array().into_iter().flatten().flat_map(|model| model["rows"].as_array()).flatten();
     rows.filter_map(|row| row.get("losses_equal")).all(|equal| equal == true)
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }

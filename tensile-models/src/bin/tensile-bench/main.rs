@@ -4,6 +4,8 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
 
 mod quick;
+mod speed;
+mod training;
 
 use std::process::ExitCode;
 
@@ -24,11 +26,14 @@ struct Cli {
 enum Bench {
     /// Training steps under budgets on the host device.
     Quick(quick::Args),
+    /// Training steps of one model without a limit on the host device.
+    Speed(speed::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().bench {
         Bench::Quick(args) => quick::run(&args).and_then(|answer| Ok(serde_json::to_string(&answer)?)),
+        Bench::Speed(args) => speed::run(&args).and_then(|answer| Ok(serde_json::to_string(&answer)?)),
     };
     match result {
         Ok(json) => {

@@ -1,21 +1,18 @@
 //! Training steps of a few models under a few budgets, each beside steps without a limit.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
 use tensile_core::Device;
-use tensile_core::device::host::count::{self, Tag};
+use tensile_core::device::host::count;
 use tensile_core::device::host::{HostDevice, HostOptions};
-use tensile_core::exec::ExecutorOptions;
-use tensile_core::optim::Optimizer;
-use tensile_models::data::{self, Loader, Position, Splits};
-use tensile_models::job::{Job, Recipe};
-use tensile_models::trainer::Trainer;
-use tensile_models::zoo;
+use tensile_models::data::Splits;
+use tensile_models::job::Job;
 use tensile_sched::baseline::{NoEviction, Retain};
 use tensile_sched::{Bytes, Limits, Planner, floor, planner};
+
+use crate::training::{ClassAnswer, Measured, Task, classes, measure, median, threads, trainer};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -67,14 +64,6 @@ struct ModelAnswer {
 }
 
 #[derive(Serialize)]
-struct ClassAnswer {
-    class: String,
-    ops: usize,
-    time_ns: u64,
-    flops: f64,
-}
-
-#[derive(Serialize)]
 struct Row {
     /// `60 %`, `floor`.
     budget: String,
@@ -111,40 +100,25 @@ struct Run {
     losses_equal: bool,
 }
 
-struct Measured {
-    losses: Vec<u32>,
-    /// Times of the timed steps.
-    steps: Vec<u64>,
-    stall_ns: u64,
-    peak_bytes: u64,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<Answer> {
-    let threads = match args.threads {
-        0 => std::thread::available_parallelism()?.get(),
-        threads => threads,
-    };
+    let threads = threads(args.threads)?;
     let device = Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?);
     let models = args.models.iter().map(|spec| model(args, spec, &device)).collect::<anyhow::Result<_>>()?;
     Ok(Answer { device: device.info().name.clone(), threads, models })
 }
 
 fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<ModelAnswer> {
-    let (name, batch) = spec.split_once(':').with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
-    let batch: usize = batch.parse().with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
-    let model = zoo::find(name).with_context(|| format!("there is no model '{name}'"))?;
     let planner = planner::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
-    let size = (args.size > 0 && model.has("size")).then(|| ("size".to_owned(), args.size as f64));
-    let job = Job::new(&model.network(&size.into_iter().collect())?, Recipe::new(batch, Optimizer::adam()), &**device)?;
-    let data = data::open(data::default_for(&*job.network), &*job.network, 1)?;
+    let Task { name, job, data } = Task::open(spec, args.size, device)?;
+    let batch = job.recipe.samples_per_step();
     let unlimited = device.info().limits(Bytes::MAX);
 
     // Measure latencies first, so that plans and predictions speak of this machine.
     eprintln!("{name}, batch {batch}: measuring latencies");
-    let mut trainer = trainer(device, &job, &NoEviction, &unlimited)?;
-    measure(&mut trainer, &data, args.steps)?;
-    let stats = trainer.stats().cloned().context("the trainer has run")?;
-    drop(trainer);
+    let mut first = trainer(device, &job, &NoEviction, &unlimited)?;
+    measure(&mut first, &data, args.steps)?;
+    let stats = first.stats().cloned().context("the trainer has run")?;
+    drop(first);
     let trace = stats.measured_trace(&job.train)?;
     let mut measured_job = job.clone();
     let mut step = (*job.train).clone();
@@ -177,9 +151,9 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
         };
         let plan_ns = start.elapsed().as_nanos() as u64;
         count::reset_peak();
-        let mut trainer = self::trainer(device, &measured_job, &*planner, &limits)?;
-        let measured = measure(&mut trainer, &data, args.steps)?;
-        drop(trainer);
+        let mut limited = trainer(device, &measured_job, &*planner, &limits)?;
+        let measured = measure(&mut limited, &data, args.steps)?;
+        drop(limited);
         let after = without_limit(device, &measured_job, &unlimited, &data, args.steps)?;
         let around: Vec<u64> = reference.steps.iter().chain(&after.steps).copied().collect();
         all_none.extend(&after.steps);
@@ -212,7 +186,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
         reference = after;
     }
     Ok(ModelAnswer {
-        model: name.to_owned(),
+        model: name,
         batch,
         task: job.network.task().to_string(),
         ops: trace.ops().len(),
@@ -227,16 +201,6 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
     })
 }
 
-fn trainer(
-    device: &Arc<HostDevice>,
-    job: &Job,
-    planner: &dyn Planner,
-    limits: &Limits,
-) -> anyhow::Result<Trainer<HostDevice>> {
-    let options = ExecutorOptions { profile: true, ..ExecutorOptions::default() };
-    Ok(Trainer::new(Arc::clone(device), job.clone(), planner, limits.clone(), options, 1)?)
-}
-
 fn without_limit(
     device: &Arc<HostDevice>,
     job: &Job,
@@ -246,59 +210,4 @@ fn without_limit(
 ) -> anyhow::Result<Measured> {
     let mut trainer = trainer(device, job, &NoEviction, unlimited)?;
     measure(&mut trainer, data, steps)
-}
-
-/// One step to warm up, then the timed ones.
-fn measure(trainer: &mut Trainer<HostDevice>, data: &Splits, steps: usize) -> anyhow::Result<Measured> {
-    // Small models take many steps in the time of one step of a large one.
-    let steps =
-        if trainer.job().train.costs.iter().map(|cost| cost.flops).sum::<f64>() < 1e10 { 20 * steps } else { steps };
-    let mut loader =
-        Loader::new(Arc::clone(&data.train), trainer.job().recipe.samples_per_step(), 1, Position::default())?;
-    let (mut losses, mut times, mut stall_ns) = (Vec::new(), Vec::new(), 0);
-    let mut pending = None;
-    for step in 0..=steps + 1 {
-        let next = if step <= steps {
-            let batch = loader.next_batch()?;
-            let ticket = trainer.begin(&batch, 1e-4)?;
-            loader.recycle(batch);
-            Some(ticket)
-        } else {
-            None
-        };
-        if let Some(ticket) = std::mem::replace(&mut pending, next) {
-            let result = trainer.finish(ticket)?;
-            losses.push(result.scalar(tensile_models::job::LOSS).to_bits());
-            if step > 1 {
-                times.push(result.timings.step.0);
-                stall_ns += result.timings.stall.0;
-            }
-        }
-    }
-    let stall_ns = stall_ns / times.len().max(1) as u64;
-    Ok(Measured { losses, steps: times, stall_ns, peak_bytes: count::peak(Tag::Device) })
-}
-
-fn classes(job: &Job) -> Vec<ClassAnswer> {
-    let mut classes: BTreeMap<&str, ClassAnswer> = BTreeMap::new();
-    for (op, cost) in job.train.trace.ops().iter().zip(&job.train.costs) {
-        let class = classes.entry(&op.class).or_insert_with(|| ClassAnswer {
-            class: op.class.clone(),
-            ops: 0,
-            time_ns: 0,
-            flops: 0.0,
-        });
-        class.ops += 1;
-        class.time_ns += op.latency.0;
-        class.flops += cost.flops;
-    }
-    let mut classes: Vec<ClassAnswer> = classes.into_values().collect();
-    classes.sort_by_key(|class| std::cmp::Reverse(class.time_ns));
-    classes
-}
-
-fn median(times: &[u64]) -> u64 {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or(0)
 }

@@ -1,0 +1,76 @@
+//! Training steps of one model without a limit: how fast, how much memory, and where the time goes.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::Serialize;
+use tensile_core::Device;
+use tensile_core::device::host::count::{self, Tag};
+use tensile_core::device::host::{HostDevice, HostOptions};
+use tensile_sched::Bytes;
+use tensile_sched::baseline::NoEviction;
+
+use crate::training::{ClassAnswer, Task, classes, measure, median, threads, trainer};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Model with its batch size: resnet50:8.
+    model: String,
+    /// Timed steps, after one to warm up.
+    #[arg(long, default_value_t = 5)]
+    steps: usize,
+    /// Threads; 0 = one per core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Answer {
+    model: String,
+    batch: usize,
+    threads: usize,
+    ops: usize,
+    flops: f64,
+    /// Median of the timed steps, and the least.
+    step_ns: u64,
+    least_step_ns: u64,
+    /// Most bytes on the device, by the counting allocator.
+    peak_bytes: u64,
+    /// Peak of the process's resident memory over that at its start; absent where the system does not tell.
+    resident_bytes: Option<u64>,
+    classes: Vec<ClassAnswer>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Answer> {
+    let at_start = resident("VmRSS:");
+    let threads = threads(args.threads)?;
+    let device = Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?);
+    let Task { name, mut job, data } = Task::open(&args.model, 0, &device)?;
+    eprintln!("{name}, batch {}", job.recipe.samples_per_step());
+    let mut trainer = trainer(&device, &job, &NoEviction, &device.info().limits(Bytes::MAX))?;
+    let measured = measure(&mut trainer, &data, args.steps)?;
+    let peak = resident("VmHWM:");
+    let stats = trainer.stats().context("the trainer has run")?;
+    let mut step = (*job.train).clone();
+    step.trace = stats.measured_trace(&job.train)?;
+    job.train = Arc::new(step);
+    Ok(Answer {
+        model: name,
+        batch: job.recipe.samples_per_step(),
+        threads,
+        ops: job.train.trace.ops().len(),
+        flops: job.train.costs.iter().map(|cost| cost.flops).sum(),
+        step_ns: median(&measured.steps),
+        least_step_ns: measured.steps.iter().copied().min().unwrap_or(0),
+        peak_bytes: count::peak(Tag::Device),
+        resident_bytes: peak.zip(at_start).map(|(peak, start)| peak.saturating_sub(start)),
+        classes: classes(&job),
+    })
+}
+
+/// Bytes of this process by a line of Linux's `/proc/self/status`.
+fn resident(line: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let value = status.lines().find_map(|text| text.strip_prefix(line))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
