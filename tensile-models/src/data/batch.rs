@@ -99,7 +99,12 @@ impl Batch {
         if name == self.labels.0.name {
             return Some(bytemuck::cast_slice(&self.labels.1));
         }
-        self.columns.iter().find(|(field, _)| field.name == name).map(|(_, column)| column.bytes())
+        self.column(name).map(Column::bytes)
+    }
+
+    /// The elements of an input, by its name.
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|(field, _)| field.name == name).map(|(_, column)| column)
     }
 
     /// All labels.
@@ -132,6 +137,15 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
+    /// The same place, for another to write first.
+    pub fn reborrow(&mut self) -> Sample<'_> {
+        let inputs = self.inputs.iter_mut().map(|slot| match slot {
+            Slot::F32(x) => Slot::F32(x),
+            Slot::I32(x) => Slot::I32(x),
+        });
+        Sample { inputs: inputs.collect(), labels: self.labels }
+    }
+
     /// Numbers of field `index`.
     ///
     /// # Panics

@@ -1,19 +1,14 @@
 //! Images as rows of numbers: pixels, then the label.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use flate2::read::MultiGzDecoder;
-
+use super::file::{self, fault};
 use super::{DataError, Dataset, Draw, Sample, Splits};
 use crate::zoo::Task;
 
 /// The digits, compressed, as they lie in the repository.
 const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
-
-/// Files of more text than this are refused rather than read into memory.
-const MOST_BYTES: u64 = 4 << 30;
 
 /// Every fifth sample is for testing.
 const TEST_EVERY: usize = 5;
@@ -42,7 +37,10 @@ impl std::fmt::Debug for CsvImages {
 impl CsvImages {
     /// The 1,797 handwritten digits (8×8, ten classes) that the program carries.
     pub fn digits() -> Splits {
-        Self::parse(Path::new("digits.csv.gz"), DIGITS, [1, 8, 8]).expect("the digits in the program are well-formed")
+        let path = Path::new("digits.csv.gz");
+        file::unpack(path, DIGITS, 0)
+            .and_then(|bytes| Self::parse(path, bytes, [1, 8, 8]))
+            .expect("the digits in the program are well-formed")
     }
 
     /// Reads a file whose samples have `shape`.
@@ -50,22 +48,19 @@ impl CsvImages {
     /// # Errors
     /// [`DataError`] naming file and row.
     pub fn read(path: &Path, shape: [usize; 3]) -> Result<Splits, DataError> {
-        let bytes = std::fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-        Self::parse(path, &bytes, shape)
+        Self::parse(path, file::read(path)?, shape)
     }
 
-    fn parse(path: &Path, bytes: &[u8], shape: [usize; 3]) -> Result<Splits, DataError> {
-        let mut text = String::new();
-        let read = if bytes.starts_with(&[0x1f, 0x8b]) {
-            MultiGzDecoder::new(bytes).take(MOST_BYTES + 1).read_to_string(&mut text)
-        } else {
-            bytes.take(MOST_BYTES + 1).read_to_string(&mut text)
-        };
-        read.map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-        if text.len() as u64 > MOST_BYTES {
-            let reason = format!("more than {MOST_BYTES} bytes of text in the file; split it");
-            return Err(DataError::Content { path: path.to_owned(), row: text.lines().count(), reason });
-        }
+    fn parse(path: &Path, bytes: Vec<u8>, shape: [usize; 3]) -> Result<Splits, DataError> {
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            fault(
+                path,
+                format!(
+                    "no text, and so no CSV, from byte {at} on; IDX and CIFAR-10 are read by the name of their folder"
+                ),
+            )
+        })?;
         let n_pixels: usize = shape.iter().product();
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for (index, line) in text.lines().enumerate() {
@@ -155,8 +150,7 @@ mod tests {
 
     #[test]
     fn faults_name_file_and_row() {
-        let parse =
-            |text: &str| CsvImages::parse(Path::new("x.csv"), text.as_bytes(), [1, 1, 2]).unwrap_err().to_string();
+        let parse = |text: &str| CsvImages::parse(Path::new("x.csv"), text.into(), [1, 1, 2]).unwrap_err().to_string();
         assert_eq!(
             parse("1,2,0\n1,2\n"),
             "data file 'x.csv', row 2: 2 fields instead of 3 (the 2 pixels of a 1x1x2 image, and a label)"
@@ -168,8 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_file_is_an_error() {
-        let error = CsvImages::parse(Path::new("d.csv.gz"), &DIGITS[..DIGITS.len() / 2], [1, 8, 8]).unwrap_err();
-        assert!(matches!(error, DataError::Read { .. }), "{error}");
+    fn other_files_are_errors() {
+        let error = CsvImages::parse(Path::new("x"), vec![b'1', b',', 0xff], [1, 1, 2]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "data file 'x': no text, and so no CSV, from byte 2 on; IDX and CIFAR-10 are read by the name of their folder"
+        );
     }
 }

@@ -33,20 +33,20 @@ pub enum Task {
         /// Channels, height and width.
         shape: [usize; 3],
     },
-    /// The next token at each place of a text: `tokens` i32[T]; T labels.
+    /// The next token at each place of a text: `tokens` `i32[T]`; T labels.
     NextToken {
         /// Tokens in a sample, T.
         context: usize,
     },
-    /// The tokens that are hidden behind a mask token: `tokens` i32[T]; T labels.
+    /// The tokens that are hidden behind a mask token: `tokens` `i32[T]`; T labels.
     MaskedToken {
         /// Tokens in a sample, T.
         context: usize,
         /// What stands where a token is hidden.
         mask: i32,
     },
-    /// The classes of the N nodes of a graph, which as a whole is one sample: `features` f32[N, F], and its E directed edges as `sources` i32[E],
-    /// `targets` i32[E] and `weights` f32[E]; N labels.
+    /// The classes of the N nodes of a graph, which as a whole is one sample: `features` f32[N, F], and its E directed edges as `sources` `i32[E]`,
+    /// `targets` `i32[E]` and `weights` `f32[E]`; N labels.
     Nodes {
         /// Nodes, N.
         nodes: usize,
