@@ -250,3 +250,22 @@ fn embedding() {
         graph.embedding(x[0], indices)
     });
 }
+
+#[test]
+fn scatter_add() {
+    let indices = [("indices", int_bytes(&[1, 3, 3, 0]))];
+    check("scatter_add", &[plain(&[2, 2, 3], 1)], &indices, &|graph, x| {
+        let indices = graph.input("indices", TensorType::i32([2, 2]))?;
+        graph.scatter_add(x[0], indices, 5)
+    });
+}
+
+#[test]
+fn heads() {
+    check("split_heads", &[plain(&[2, 3, 12], 1)], &[], &|graph, x| {
+        // The second part is left out: its gradient is 0.
+        let heads = graph.split_heads(x[0], 3, 2)?;
+        graph.mul(heads[0], heads[2])
+    });
+    check("merge_heads", &[plain(&[2, 3, 4, 2], 1)], &[], &|graph, x| graph.merge_heads(x[0]));
+}

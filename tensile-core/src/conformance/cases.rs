@@ -261,6 +261,21 @@ pub fn cases() -> Vec<Case> {
             let y = graph.embedding(table, indices)?;
             with_gradients(graph, y, &[table])
         };
+        "scatter_add", SUMS, |graph| {
+            let x = f32(graph, "x", [5, 8, 33])?;
+            let indices = graph.input("indices", TensorType::i32([5, 8]))?;
+            let y = graph.scatter_add(x, indices, 6)?;
+            with_gradients(graph, y, &[x])
+        };
+        "attention", SUMS, |graph| {
+            let x = f32(graph, "x", [2, 9, 30])?;
+            let heads = graph.split_heads(x, 3, 2)?;
+            let scores = graph.matmul(heads[0], heads[1], false, true)?;
+            let weights = graph.causal_softmax(scores)?;
+            let y = graph.matmul(weights, heads[2], false, false)?;
+            let y = graph.merge_heads(y)?;
+            with_gradients(graph, y, &[x])
+        };
         "concat, slice, pad and permute", TIGHT, |graph| {
             let (a, b) = (f32(graph, "a", [3, 4, 5])?, f32(graph, "b", [3, 2, 5])?);
             let y = graph.concat(&[a, b, a], 1)?;

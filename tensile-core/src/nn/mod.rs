@@ -27,6 +27,7 @@
 //! ```
 
 mod init;
+mod transformer;
 
 pub use init::init_value;
 

@@ -26,6 +26,7 @@ pub mod embedding;
 pub mod fill;
 pub mod gate;
 pub mod gelu;
+pub mod heads;
 mod lanes;
 pub mod layer_norm;
 mod math;
@@ -213,7 +214,7 @@ ops! {
     Dropout(dropout::Dropout),
     /// Rows of a table by index.
     Embedding(embedding::Embedding),
-    /// Gradient of [`Op::Embedding`].
+    /// Sums of rows by index; gradient of [`Op::Embedding`].
     EmbeddingGrad(embedding::EmbeddingGrad),
     /// Repeats to a larger shape.
     Expand(reduce_sum::Expand),
@@ -231,6 +232,8 @@ ops! {
     LayerNormGrad(layer_norm::LayerNormGrad),
     /// Matrix product.
     MatMul(matmul::MatMul),
+    /// Heads of attention side by side; gradient of [`Op::SplitHeads`].
+    MergeHeads(heads::MergeHeads),
     /// Largest value of each window.
     MaxPool2d(max_pool2d::MaxPool2d),
     /// Gradient of [`Op::MaxPool2d`].
@@ -263,6 +266,8 @@ ops! {
     SoftmaxCrossEntropyGrad(softmax_cross_entropy::SoftmaxCrossEntropyGrad),
     /// Gradient of [`Op::Softmax`].
     SoftmaxGrad(softmax::SoftmaxGrad),
+    /// Features to heads of attention; gradient of [`Op::MergeHeads`].
+    SplitHeads(heads::SplitHeads),
     /// Running sum of squares.
     SquareSum(square_sum::SquareSum),
     /// Elementwise difference with broadcasting.

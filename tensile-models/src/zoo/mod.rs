@@ -2,8 +2,11 @@
 //!
 //! Names and shapes of parameters and buffers are those of the published implementations, so that their files of weights load by name.
 
+mod bert;
 mod densenet;
 mod digit_cnn;
+mod gcn;
+mod gpt;
 mod image;
 mod inception;
 mod lenet;
@@ -11,6 +14,7 @@ mod mlp;
 mod resnet;
 mod settings;
 mod task;
+mod transformer;
 mod vgg;
 
 use std::collections::BTreeMap;
@@ -123,6 +127,36 @@ const MODELS: &[Model] = &[
         about: "DenseNet-121",
         settings: &[size(224), classes(1000)],
         make: |_, settings| image::square(settings, densenet::densenet121),
+    },
+    Model {
+        name: "gpt2-small",
+        about: "GPT-2 small: decoder that tells the next token",
+        settings: gpt::SMALL,
+        make: gpt::network,
+    },
+    Model {
+        name: "gpt-bytes",
+        about: "small decoder that tells the next byte",
+        settings: gpt::BYTES,
+        make: gpt::network,
+    },
+    Model {
+        name: "bert-base",
+        about: "BERT-base: encoder that tells hidden tokens",
+        settings: bert::BASE,
+        make: bert::network,
+    },
+    Model {
+        name: "bert-bytes",
+        about: "small encoder that tells hidden bytes",
+        settings: bert::BYTES,
+        make: bert::network,
+    },
+    Model {
+        name: "gcn",
+        about: "two graph convolutions that tell the class of nodes",
+        settings: gcn::KARATE,
+        make: |_, settings| gcn::network(settings),
     },
 ];
 
