@@ -84,6 +84,7 @@ fn the_virtual_clock_agrees_with_the_simulation() {
         latency: Nanos(700),
         duplex: Duplex::Full,
         kernel_slowdown: 1.0,
+        copy_slowdown: 1.0,
     };
     for bytes_per_us in [2.0, 0.2] {
         let link = Link { out_bytes_per_s: link.out_bytes_per_s * bytes_per_us / 2.0, ..link };

@@ -25,8 +25,10 @@ pub struct Link {
     pub latency: Nanos,
     /// What can run at once.
     pub duplex: Duplex,
-    /// A kernel takes this many times longer while a copy runs; 1 = no effect. At least 1.
+    /// A kernel takes this many times longer while a copy runs, and loses twice as much to two copies at once; 1 = no effect. At least 1.
     pub kernel_slowdown: f64,
+    /// A copy takes this many times longer while a kernel runs; 1 = no effect. At least 1.
+    pub copy_slowdown: f64,
 }
 
 impl Link {
@@ -37,6 +39,7 @@ impl Link {
         latency: Nanos(10_000),
         duplex: Duplex::Full,
         kernel_slowdown: 1.0,
+        copy_slowdown: 1.0,
     };
 
     /// Copies take no time.
@@ -46,6 +49,7 @@ impl Link {
         latency: Nanos::ZERO,
         duplex: Duplex::Full,
         kernel_slowdown: 1.0,
+        copy_slowdown: 1.0,
     };
 
     /// Time to copy `bytes` to the host, rounded up.

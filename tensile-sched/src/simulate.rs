@@ -75,8 +75,8 @@ const AVERAGED: usize = 8;
 
 /// Times a program in its steady state.
 ///
-/// Copies take [`Link::out_time`] and [`Link::in_time`] of the tensor's bytes, kernels the op's latency, longer by
-/// [`Link::kernel_slowdown`] while any copy is running. With [`Duplex::Half`](crate::Duplex::Half) and [`Duplex::NoOverlap`](crate::Duplex::NoOverlap), what became ready first goes first, and what comes first in program order among those
+/// Copies take [`Link::out_time`] and [`Link::in_time`] of the tensor's bytes, kernels the op's latency; they are longer by
+/// [`Link::kernel_slowdown`] and [`Link::copy_slowdown`] while they run beside each other. With [`Duplex::Half`](crate::Duplex::Half) and [`Duplex::NoOverlap`](crate::Duplex::NoOverlap), what became ready first goes first, and what comes first in program order among those
 /// that became ready together.
 ///
 /// The first step is that after a drained boundary. If copies never end (a link without bandwidth) or waits are circular, the step time is [`Nanos::MAX`].

@@ -177,14 +177,15 @@ pub fn links() -> impl Strategy<Value = Link> + Clone {
     let rate =
         || prop_oneof![1 => Just(f64::INFINITY), 1 => Just(12e9), 4 => (1u32..2000).prop_map(|mb| f64::from(mb) * 1e6)];
     let duplex = select(vec![Duplex::Full, Duplex::Half, Duplex::NoOverlap]);
-    let slowdown = prop_oneof![2 => Just(1.0), 1 => 1.0..3.0];
-    (rate(), rate(), prop_oneof![Just(0u64), 1u64..50_000], duplex, slowdown).prop_map(
-        |(out_bytes_per_s, in_bytes_per_s, latency, duplex, kernel_slowdown)| Link {
+    let slowdown = || prop_oneof![2 => Just(1.0), 1 => 1.0..3.0];
+    (rate(), rate(), prop_oneof![Just(0u64), 1u64..50_000], duplex, slowdown(), slowdown()).prop_map(
+        |(out_bytes_per_s, in_bytes_per_s, latency, duplex, kernel_slowdown, copy_slowdown)| Link {
             out_bytes_per_s,
             in_bytes_per_s,
             latency: Nanos(latency),
             duplex,
             kernel_slowdown,
+            copy_slowdown,
         },
     )
 }

@@ -336,14 +336,13 @@ fn timing(trace: &Trace, synced: &Synced, link: &Link) -> Result<(), TestCaseErr
             Instr::Release(_) => unreachable!("a release is no work"),
         };
         let took = (span.end - span.start) as u64;
-        if lane(index) == Lane::Compute && link.duplex != Duplex::NoOverlap {
-            prop_assert!(
-                took >= nominal.0 && took <= (nominal.0 as f64 * link.kernel_slowdown).ceil() as u64,
-                "{index}: {took}"
-            );
-        } else {
-            prop_assert_eq!(took, nominal.0, "{}", index);
-        }
+        let slowest = match (lane(index), link.duplex) {
+            (_, Duplex::NoOverlap) => 1.0,
+            (Lane::Compute, Duplex::Half) => link.kernel_slowdown,
+            (Lane::Compute, Duplex::Full) => 1.0 + 2.0 * (link.kernel_slowdown - 1.0),
+            _ => link.copy_slowdown,
+        };
+        prop_assert!(took >= nominal.0 && took <= (nominal.0 as f64 * slowest).ceil() as u64, "{index}: {took}");
         for wait in &synced.waits[index] {
             let shift = if wait.previous_iteration { period } else { 0 };
             prop_assert!(spans[wait.on.index()].end - shift <= span.start, "{index} starts before {wait:?} has ended");
@@ -385,7 +384,7 @@ fn timing(trace: &Trace, synced: &Synced, link: &Link) -> Result<(), TestCaseErr
     prop_assert!(period + 1 >= least, "{period} < {least}");
     prop_assert!(period <= busy(&Lane::ALL), "{period} > {}", busy(&Lane::ALL));
     // The compute lane works or stalls. (Where kernels and copies compete, steps may alternate, and one of them need not take the average.)
-    let competes = link.duplex != Duplex::Full || link.kernel_slowdown > 1.0;
+    let competes = link.duplex != Duplex::Full || link.kernel_slowdown > 1.0 || link.copy_slowdown > 1.0;
     if !competes && work.iter().any(|&index| lane(index) == Lane::Compute) {
         prop_assert_eq!(busy(&[Lane::Compute]) + simulation.stall_time().0 as i64, period);
     }

@@ -1,5 +1,7 @@
 //! What can go wrong on a device.
 
+use std::path::PathBuf;
+
 use tensile_sched::Bytes;
 
 /// A fault of a device. Out of memory is a variant of its own, because replanning acts on it.
@@ -65,6 +67,16 @@ pub enum DeviceError {
     /// The time of an event was asked for that has not happened.
     #[error("an event's time was asked for before it was recorded and had happened")]
     NotRecorded,
+    /// Too little disk space for a host arena kept in a file.
+    #[error("too little disk space to spill to {}: {requested} needed, {free} free", dir.display())]
+    DiskFull {
+        /// Directory of the file.
+        dir: PathBuf,
+        /// Bytes asked for.
+        requested: Bytes,
+        /// Bytes free there.
+        free: Bytes,
+    },
     /// A host arena kept in a file could not be used.
     #[error("spill file: {detail}")]
     Spill {

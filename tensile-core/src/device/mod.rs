@@ -133,7 +133,7 @@ pub trait Device: Send + Sync + 'static {
     /// Allocates host memory.
     ///
     /// # Errors
-    /// [`DeviceError::HostOutOfMemory`].
+    /// [`DeviceError::HostOutOfMemory`]; [`DeviceError::DiskFull`] and [`DeviceError::Spill`] where it is a file.
     fn alloc_host_arena(&self, bytes: u64) -> Result<Self::HostArena, DeviceError>;
 
     /// A new stream for a lane.

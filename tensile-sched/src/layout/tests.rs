@@ -296,6 +296,7 @@ fn spreading_gives_a_swap_in_bytes_that_are_free_already() {
         latency: crate::Nanos::ZERO,
         duplex: crate::Duplex::Full,
         kernel_slowdown: 1.0,
+        copy_slowdown: 1.0,
     };
     let limits = Limits { link, ..bytewise() };
     let apart = spread(&trace, placed.clone(), &limits).unwrap();

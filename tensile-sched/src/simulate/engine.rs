@@ -26,7 +26,7 @@ struct Running {
     start: u64,
     /// When it ends if nothing changes.
     end: u64,
-    /// Nanoseconds of kernel work left at `since`; unused for copies, whose end is fixed.
+    /// Nanoseconds of work left at `since`, as long as nothing slows it down; unused on links without slowdowns.
     left: f64,
     since: u64,
 }
@@ -193,7 +193,7 @@ impl<'a> Engine<'a> {
     }
 
     fn start(&mut self, index: usize) {
-        self.settle_kernel();
+        self.settle();
         let queue = &self.queues[index];
         let instr = queue.head();
         if queue.lane == Lane::Compute {
@@ -211,7 +211,7 @@ impl<'a> Engine<'a> {
         self.queues[index].ready = None;
         self.queues[index].running =
             Some(Running { start: self.now, end: self.now.saturating_add(work), left: work as f64, since: self.now });
-        self.plan_kernel();
+        self.plan_ends();
     }
 
     /// The wait of a lane's head that has ended just now, if there is one.
@@ -226,42 +226,48 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// How many times longer a running kernel takes at the moment.
-    fn slowdown(&self) -> f64 {
-        let is_copying = self.queues.iter().any(|queue| queue.lane != Lane::Compute && queue.running.is_some());
-        if is_copying { self.link.kernel_slowdown.max(1.0) } else { 1.0 }
+    /// How many times longer what runs on each lane takes at the moment.
+    fn slowdowns(&self) -> [f64; 3] {
+        let runs = |lane: Lane| self.queues.iter().any(|queue| queue.lane == lane && queue.running.is_some());
+        let copies = f64::from(u8::from(runs(Lane::Out)) + u8::from(runs(Lane::In)));
+        let copy = if runs(Lane::Compute) { self.link.copy_slowdown.max(1.0) } else { 1.0 };
+        let mut slowdowns = [copy; 3];
+        slowdowns[Lane::Compute.index()] = 1.0 + copies * (self.link.kernel_slowdown.max(1.0) - 1.0);
+        slowdowns
     }
 
     fn has_slowdown(&self) -> bool {
-        self.link.kernel_slowdown > 1.0
+        self.link.kernel_slowdown > 1.0 || self.link.copy_slowdown > 1.0
     }
 
-    /// Takes off the running kernel what it has done so far; to be called before the set of running copies changes.
-    fn settle_kernel(&mut self) {
+    /// Takes off what is running what it has done so far; to be called before the set of running things changes.
+    fn settle(&mut self) {
         if !self.has_slowdown() {
             return;
         }
-        let (now, slowdown) = (self.now, self.slowdown());
-        if let Some(kernel) = self.kernel() {
-            kernel.left = (kernel.left - (now - kernel.since) as f64 / slowdown).max(0.0);
-            kernel.since = now;
+        let (now, slowdowns) = (self.now, self.slowdowns());
+        for queue in &mut self.queues {
+            if let Some(running) = &mut queue.running {
+                let done = (now - running.since) as f64 / slowdowns[queue.lane.index()];
+                running.left = (running.left - done).max(0.0);
+                running.since = now;
+            }
         }
     }
 
-    /// Predicts the running kernel's end anew; to be called after the set of running copies has changed.
-    fn plan_kernel(&mut self) {
+    /// Predicts the ends of what is running anew; to be called after the set of running things has changed.
+    fn plan_ends(&mut self) {
         if !self.has_slowdown() {
             return;
         }
-        let slowdown = self.slowdown();
-        if let Some(kernel) = self.kernel() {
-            // Rounding up to whole nanoseconds; the small term forgives what earlier roundings have left over.
-            kernel.end = kernel.since.saturating_add((kernel.left * slowdown - 1e-3).max(0.0).ceil() as u64);
+        let slowdowns = self.slowdowns();
+        for queue in &mut self.queues {
+            let slowdown = slowdowns[queue.lane.index()];
+            if let Some(running) = queue.running.as_mut().filter(|running| running.end != u64::MAX) {
+                // Rounding up to whole nanoseconds; the small term forgives what earlier roundings have left over.
+                running.end = running.since.saturating_add((running.left * slowdown - 1e-3).max(0.0).ceil() as u64);
+            }
         }
-    }
-
-    fn kernel(&mut self) -> Option<&mut Running> {
-        self.queues.iter_mut().find(|queue| queue.lane == Lane::Compute)?.running.as_mut()
     }
 
     /// Goes to the next end of something and ends it.
@@ -271,7 +277,7 @@ impl<'a> Engine<'a> {
             return None;
         }
         self.now = next;
-        self.settle_kernel();
+        self.settle();
         for index in 0..self.queues.len() {
             if let Some(running) = self.queues[index].running
                 && running.end == next
@@ -279,7 +285,7 @@ impl<'a> Engine<'a> {
                 self.finish(index, running);
             }
         }
-        self.plan_kernel();
+        self.plan_ends();
         Some(())
     }
 

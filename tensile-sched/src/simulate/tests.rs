@@ -8,7 +8,7 @@ use crate::trace::Role::{Activation, Input, Output, Parameter};
 
 /// One byte takes one nanosecond, without latency.
 fn link(duplex: Duplex) -> Link {
-    Link { out_bytes_per_s: 1e9, in_bytes_per_s: 1e9, latency: Nanos::ZERO, duplex, kernel_slowdown: 1.0 }
+    Link { out_bytes_per_s: 1e9, in_bytes_per_s: 1e9, latency: Nanos::ZERO, duplex, ..Link::PCIE3_X16 }
 }
 
 fn synced(trace: &Trace, program: &Program) -> Synced {
@@ -139,6 +139,47 @@ fn kernels_slow_down_while_copies_run() {
     let odd = Link { kernel_slowdown: 1.5, ..link(Duplex::Full) };
     // 20 ns of copy give 13.33 of work; 26.67 are left: ends at 10 + 20 + 26.67.
     assert_eq!(simulate(&trace, &synced(&trace, &program), &odd).step_time, Nanos(57));
+}
+
+#[test]
+fn two_copies_slow_a_kernel_twice_as_much() {
+    // y (20) is delivered while x (30) comes in; the kernel loses half a nanosecond to each nanosecond of a copy.
+    //
+    // compute [run 0 10][run 1: 20 ns beside two copies give 10 of work, 10 ns beside one 6.67, then 23.33 more]
+    // out               [ y 20 ]
+    // in                [   x 30   ]
+    let trace = trace(
+        &[(20, Output), (8, Activation), (30, Input), (9, Activation)],
+        vec![op(10, &[], &[0]), op(40, &[], &[1]), op(10, &[2], &[3])],
+    );
+    let program = program(&[], vec![run(0), swap_out(0), release(0), swap_in(2), run(1), release(1), run(2)]);
+    let mut synced = synced(&trace, &program);
+    synced.waits[3] = vec![crate::Wait { on: InstrId(0), previous_iteration: false }];
+    synced.waits[4] = vec![];
+    let slow = Link { kernel_slowdown: 1.5, ..link(Duplex::Full) };
+    let simulation = simulate(&trace, &synced, &slow);
+    assert_eq!(span(&simulation, 1), (10, 30));
+    assert_eq!(span(&simulation, 3), (10, 40));
+    assert_eq!(span(&simulation, 4), (10, 64));
+}
+
+#[test]
+fn copies_slow_down_while_kernels_run() {
+    // compute [run 0 10][ run 1 12 ]                      [run 0]
+    // out               [ y: 12 ns give 4, then 16 more  ]
+    let trace = trace(&[(20, Output), (8, Activation)], vec![op(10, &[], &[0]), op(12, &[], &[1])]);
+    let program = program(&[], vec![run(0), swap_out(0), run(1)]);
+    let slow = Link { copy_slowdown: 3.0, ..link(Duplex::Full) };
+    let simulation = simulate(&trace, &synced(&trace, &program), &slow);
+    assert_eq!((span(&simulation, 1), span(&simulation, 2)), ((10, 38), (10, 22)));
+    assert_eq!(simulation.step_time, Nanos(38));
+    // Each slows the other: beside each other, the kernel's 12 take 24 ns, in which the copy moves 8 bytes.
+    let both = Link { kernel_slowdown: 2.0, ..slow };
+    let simulation = simulate(&trace, &synced(&trace, &program), &both);
+    assert_eq!((span(&simulation, 1), span(&simulation, 2)), ((10, 46), (10, 34)));
+    // A copy that never ends does not end sooner because something runs beside it.
+    let dead = Link { out_bytes_per_s: 0.0, ..both };
+    assert_eq!(simulate(&trace, &synced(&trace, &program), &dead).step_time, Nanos::MAX);
 }
 
 #[test]

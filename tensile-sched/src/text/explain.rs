@@ -436,6 +436,7 @@ mod tests {
             latency: Nanos::ZERO,
             duplex: Duplex::Full,
             kernel_slowdown: 1.0,
+            copy_slowdown: 1.0,
         };
         Limits { device: Bytes(device), mode, link, ..bytewise() }
     }

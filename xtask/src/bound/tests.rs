@@ -76,6 +76,7 @@ mod by_hand {
         latency: Nanos::ZERO,
         duplex: Duplex::Full,
         kernel_slowdown: 1.0,
+        copy_slowdown: 1.0,
     };
 
     fn tensor(bytes: u64, role: Role) -> Tensor {

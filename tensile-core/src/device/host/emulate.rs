@@ -14,7 +14,7 @@ pub struct Emulation {
     pub delays: Option<Delays>,
     /// A virtual clock with copies over this link: events carry times computed from predicted kernel times ([`roofline`](crate::exec::lower::roofline)
     /// with the device's rates) and this link, each stream's work following the other's and the events it waits for. The times do not depend on how
-    /// fast the machine is. The link must be full duplex without slowdown of kernels.
+    /// fast the machine is. The link must be full duplex without slowdown of kernels or copies.
     pub virtual_link: Option<Link>,
     /// Fresh device memory is filled with the byte `0xFF`, which makes a NaN of every float. (The executor can poison what is claimed and released.)
     pub poison: bool,
@@ -117,7 +117,7 @@ impl Emulation {
     pub(super) fn assert_valid(&self) {
         if let Some(link) = self.virtual_link {
             assert!(
-                link.duplex == Duplex::Full && link.kernel_slowdown == 1.0,
+                link.duplex == Duplex::Full && link.kernel_slowdown == 1.0 && link.copy_slowdown == 1.0,
                 "the virtual clock knows full duplex without slowdown only"
             );
         }

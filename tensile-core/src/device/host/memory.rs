@@ -33,8 +33,12 @@ impl Ledger {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn free(&self) -> u64 {
+        self.capacity - self.used()
+    }
+
     /// Books `bytes` in place of `before`.
-    fn book(&self, before: u64, bytes: u64) -> Result<(), DeviceError> {
+    pub(super) fn book(&self, before: u64, bytes: u64) -> Result<(), DeviceError> {
         if bytes > self.capacity {
             return Err(DeviceError::TooLarge { requested: Bytes(bytes), capacity: Bytes(self.capacity) });
         }
@@ -116,6 +120,18 @@ impl Memory {
         unsafe { self.at(region).as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) }
     }
 
+    /// Runs `use_bytes` on the bytes of a region.
+    pub(super) fn with<T>(&self, region: Region, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
+        // SAFETY: `at` checks the bounds, memory is initialised when it is made; the rule at `Memory` excludes conflicts.
+        use_bytes(unsafe { std::slice::from_raw_parts(self.at(region).as_ptr(), region.bytes as usize) })
+    }
+
+    /// Runs `change` on the bytes of a region.
+    pub(super) fn with_mut<T>(&self, region: Region, change: impl FnOnce(&mut [u8]) -> T) -> T {
+        // SAFETY: as in `with`; the rule at `Memory` excludes that anything else uses these bytes meanwhile.
+        change(unsafe { std::slice::from_raw_parts_mut(self.at(region).as_ptr(), region.bytes as usize) })
+    }
+
     /// Copies between two memories.
     pub(super) fn copy(from: (&Memory, Region), to: (&Memory, Region)) {
         assert_eq!(from.1.bytes, to.1.bytes, "a copy has one size");
@@ -172,14 +188,14 @@ impl Drop for Memory {
 
 /// Refuses what the machine does not have now, although it might promise it; `held` bytes are given back for it.
 fn refuse_beyond_system(bytes: u64, held: u64) -> Result<(), DeviceError> {
-    match system::available() {
-        Some(available) if bytes > available.saturating_add(held) => Err(out_of_memory(bytes, held)),
+    match system::available_memory() {
+        Some(available) if bytes > available.0.saturating_add(held) => Err(out_of_memory(bytes, held)),
         _ => Ok(()),
     }
 }
 
 fn out_of_memory(requested: u64, held: u64) -> DeviceError {
-    let free = system::available().unwrap_or(0).saturating_add(held);
+    let free = system::available_memory().unwrap_or_default().0.saturating_add(held);
     DeviceError::OutOfMemory { requested: Bytes(requested), free: Bytes(free) }
 }
 

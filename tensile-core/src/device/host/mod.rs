@@ -1,7 +1,7 @@
 //! The host device: real kernels on the CPU, its device memory an arena of a hard size.
 //!
 //! Each stream is a thread with a queue; kernels run in a thread pool of the device's own, copies on the threads of their streams. The "host" that
-//! tensors are swapped to is ordinary memory. For tests it can be a virtual device, see [`Emulation`].
+//! tensors are swapped to is ordinary memory, or a file ([`HostOptions::spill_dir`]) so that a machine without another device saves memory. For tests it can be a virtual device, see [`Emulation`].
 //!
 //! As on any device, it is the caller's duty (of the executor, by the waits of a verified program) that work on two streams does not use the same
 //! bytes at one time. Sizes, bounds and overlaps within one call are checked.
@@ -11,9 +11,11 @@ pub mod count;
 mod emulate;
 mod memory;
 mod rates;
+mod store;
 mod stream;
 mod system;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -24,7 +26,9 @@ use tensile_sched::{Bytes, Lane, Nanos};
 pub use call::{HostArg, HostCall, InOut};
 pub use emulate::{Delays, Emulation, Failure};
 pub use rates::Rates;
+pub use store::available_disk;
 pub use stream::HostStream;
+pub use system::{available_memory, total_memory};
 
 use crate::device::{Device, DeviceError, DeviceInfo, OpCall, Region};
 use crate::op::Op;
@@ -32,6 +36,8 @@ use crate::tensor::TensorType;
 use count::Tag;
 use emulate::Injections;
 use memory::{Ledger, Memory};
+use rates::Spill;
+use store::Store;
 use stream::{Command, Kernel, Recording, Transfer};
 
 /// Every kernel argument starts at a multiple of this: a cache line, and the widest vector register.
@@ -46,6 +52,10 @@ pub struct HostOptions {
     pub capacity: Bytes,
     /// Bytes that all host arenas together may have.
     pub host_capacity: Bytes,
+    /// Directory for host arenas: each is a file there, without a name, whose bytes are not in the process's memory (though the system may cache
+    /// them while memory is free). None for ordinary memory. Copies then are measured as fast as the disk is, unless memory has room for twice
+    /// `host_capacity` of cache.
+    pub spill_dir: Option<PathBuf>,
     /// Speed to report; none to measure it.
     pub rates: Option<Rates>,
     /// What to emulate, for tests.
@@ -59,6 +69,7 @@ impl Default for HostOptions {
             threads: 0,
             capacity: Bytes::MAX,
             host_capacity: Bytes::MAX,
+            spill_dir: None,
             rates: None,
             emulation: Emulation::default(),
         }
@@ -86,6 +97,7 @@ struct Shared {
     pool: ThreadPool,
     device_ledger: Arc<Ledger>,
     host_ledger: Arc<Ledger>,
+    spill_dir: Option<PathBuf>,
     emulation: Emulation,
     injections: Injections,
     lost: OnceLock<String>,
@@ -139,7 +151,7 @@ impl HostDevice {
     /// A device with these options.
     ///
     /// # Errors
-    /// [`DeviceError::DeviceLost`] if the threads cannot be had.
+    /// [`DeviceError::DeviceLost`] if the threads cannot be had; [`DeviceError::Spill`] or [`DeviceError::DiskFull`] if the spill directory cannot be used.
     ///
     /// # Panics
     /// If the emulated link is not full duplex without slowdown.
@@ -152,7 +164,11 @@ impl HostDevice {
             .build()
             .map_err(|error| DeviceError::DeviceLost { detail: format!("no threads for kernels: {error}") })?;
         let threads = pool.current_num_threads();
-        let mut rates = options.rates.unwrap_or_else(|| Rates::measured(&pool));
+        let spill = options.spill_dir.as_deref().map(|dir| Spill { dir, cached: is_cached(options.host_capacity) });
+        let mut rates = match options.rates {
+            Some(rates) => rates,
+            None => Rates::measured(&pool, spill)?,
+        };
         if let Some(link) = options.emulation.virtual_link {
             rates.link = link;
         }
@@ -163,7 +179,7 @@ impl HostDevice {
             name: format!("host ({threads} thread{})", if threads == 1 { "" } else { "s" }),
             alignment: REGION_ALIGNMENT,
             max_block: isize::MAX as u64,
-            memory: [capacity, system::total()].into_iter().flatten().min(),
+            memory: [capacity, total_memory().map(|total| total.0)].into_iter().flatten().min(),
             link: rates.link,
             flops_per_s: rates.flops_per_s,
             bytes_per_s: rates.bytes_per_s,
@@ -176,6 +192,7 @@ impl HostDevice {
                 pool,
                 device_ledger: Arc::new(Ledger::new(options.capacity.0)),
                 host_ledger: Arc::new(Ledger::new(options.host_capacity.0)),
+                spill_dir: options.spill_dir,
                 injections: Injections::new(options.emulation.failures.clone()),
                 emulation: options.emulation,
                 lost: OnceLock::new(),
@@ -195,9 +212,24 @@ impl HostDevice {
         Bytes(self.shared.device_ledger.used())
     }
 
-    /// Bytes of all host arenas.
+    /// Bytes of all host arenas, those in files included.
     pub fn host_bytes(&self) -> Bytes {
         Bytes(self.shared.host_ledger.used())
+    }
+
+    /// Bytes of host arenas that are in files.
+    pub fn spilled_bytes(&self) -> Bytes {
+        if self.shared.spill_dir.is_some() { self.host_bytes() } else { Bytes::ZERO }
+    }
+
+    /// Bytes that host arenas could have now beside what they have: [`available_memory`], or [`available_disk`] of the spill directory, within the
+    /// device's own limit. None where the system does not tell.
+    pub fn available_host_bytes(&self) -> Option<Bytes> {
+        let free = match &self.shared.spill_dir {
+            Some(dir) => available_disk(dir),
+            None => available_memory(),
+        };
+        free.map(|free| free.min(Bytes(self.shared.host_ledger.free())))
     }
 
     fn injected_shortage(&self, bytes: u64) -> Result<(), DeviceError> {
@@ -214,6 +246,11 @@ impl HostDevice {
     }
 }
 
+/// Whether the system's cache has room for files of this size, and for as much beside them.
+fn is_cached(spilled: Bytes) -> bool {
+    available_memory().is_some_and(|available| spilled.0 <= available.0 / 2)
+}
+
 /// Four of these bytes are a NaN.
 const POISON: u8 = 0xff;
 
@@ -223,7 +260,7 @@ pub struct HostDeviceArena(Arc<Memory>);
 
 /// Host memory of one job on the host device.
 #[derive(Debug)]
-pub struct HostArena(Arc<Memory>);
+pub struct HostArena(Arc<Store>);
 
 /// An event of the host device.
 #[derive(Debug, Default)]
@@ -276,12 +313,15 @@ impl Device for HostDevice {
 
     fn alloc_host_arena(&self, bytes: u64) -> Result<HostArena, DeviceError> {
         self.shared.check_lost()?;
-        let shortage = DeviceError::HostOutOfMemory { requested: Bytes(bytes) };
+        let spill_dir = self.shared.spill_dir.as_deref();
         if self.shared.injections.of_host_allocation() {
-            return Err(shortage);
+            let requested = Bytes(bytes);
+            return Err(match spill_dir {
+                Some(dir) => DeviceError::DiskFull { dir: dir.to_owned(), requested, free: Bytes::ZERO },
+                None => DeviceError::HostOutOfMemory { requested },
+            });
         }
-        let memory = Memory::new(&self.shared.host_ledger, Tag::Host, bytes).map_err(|_| shortage)?;
-        Ok(HostArena(Arc::new(memory)))
+        Ok(HostArena(Arc::new(Store::new(&self.shared.host_ledger, spill_dir, bytes)?)))
     }
 
     fn stream(&self, lane: Lane) -> Result<HostStream, DeviceError> {
@@ -304,8 +344,8 @@ impl Device for HostDevice {
         from: (&HostDeviceArena, Region),
         to: (&HostArena, Region),
     ) -> Result<(), DeviceError> {
-        let (from, to) = ((Arc::clone(&from.0.0), from.1), (Arc::clone(&to.0.0), to.1));
-        stream.push(&self.shared, Command::Copy(Transfer::new(Lane::Out, from, to)))
+        let (device, host) = ((Arc::clone(&from.0.0), from.1), (Arc::clone(&to.0.0), to.1));
+        stream.push(&self.shared, Command::Copy(Transfer::new(Lane::Out, device, host)))
     }
 
     fn copy_in(
@@ -314,8 +354,8 @@ impl Device for HostDevice {
         from: (&HostArena, Region),
         to: (&HostDeviceArena, Region),
     ) -> Result<(), DeviceError> {
-        let (from, to) = ((Arc::clone(&from.0.0), from.1), (Arc::clone(&to.0.0), to.1));
-        stream.push(&self.shared, Command::Copy(Transfer::new(Lane::In, from, to)))
+        let (device, host) = ((Arc::clone(&to.0.0), to.1), (Arc::clone(&from.0.0), from.1));
+        stream.push(&self.shared, Command::Copy(Transfer::new(Lane::In, device, host)))
     }
 
     fn record(&self, stream: &HostStream, event: &HostEvent) -> Result<(), DeviceError> {
@@ -362,12 +402,10 @@ impl Device for HostDevice {
     }
 
     fn read_host(&self, arena: &HostArena, region: Region, into: &mut [u8]) -> Result<(), DeviceError> {
-        arena.0.read(region, into);
-        Ok(())
+        arena.0.read(region, into)
     }
 
     fn write_host(&self, arena: &HostArena, region: Region, from: &[u8]) -> Result<(), DeviceError> {
-        arena.0.write(region, from);
-        Ok(())
+        arena.0.write(region, from)
     }
 }

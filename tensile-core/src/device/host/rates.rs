@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -12,8 +13,9 @@ use tensile_sched::{Duplex, Link, Nanos};
 
 use super::count::Tag;
 use super::memory::{Ledger, Memory};
+use super::store::Store;
 use super::stream::Kernel;
-use crate::device::{Arg, OpCall, Region};
+use crate::device::{Arg, DeviceError, OpCall, Region};
 use crate::op::Op;
 use crate::op::matmul::MatMul;
 use crate::tensor::TensorType;
@@ -43,19 +45,42 @@ impl Rates {
             latency: Nanos(10_000),
             duplex: Duplex::Full,
             kernel_slowdown: 1.0,
+            copy_slowdown: 1.0,
         },
     };
 
-    /// Measures, or gives what was measured before for this number of threads.
-    pub(super) fn measured(pool: &ThreadPool) -> Self {
-        static KNOWN: Mutex<BTreeMap<usize, Rates>> = Mutex::new(BTreeMap::new());
+    /// Measures, or gives what was measured before for this number of threads and this place of host arenas.
+    ///
+    /// # Errors
+    /// [`DeviceError::Spill`], [`DeviceError::DiskFull`] if files cannot be used.
+    pub(super) fn measured(pool: &ThreadPool, spill: Option<Spill<'_>>) -> Result<Self, DeviceError> {
+        type Key = (usize, Option<(PathBuf, bool)>);
+        static KNOWN: Mutex<BTreeMap<Key, Rates>> = Mutex::new(BTreeMap::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        *known.entry(pool.current_num_threads()).or_insert_with(|| measure(pool))
+        let key = (pool.current_num_threads(), spill.map(|spill| (spill.dir.to_owned(), spill.cached)));
+        if let Some(rates) = known.get(&key) {
+            return Ok(*rates);
+        }
+        let rates = measure(pool, spill)?;
+        known.insert(key, rates);
+        Ok(rates)
     }
 }
 
-/// Size of the buffers to copy: larger than caches, small enough to be quick.
-const COPY: usize = 8 << 20;
+/// Host arenas in files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spill<'a> {
+    /// Where.
+    pub(super) dir: &'a Path,
+    /// Whether the system's cache has room for them, so that copies do not wait for the disk.
+    pub(super) cached: bool,
+}
+
+/// Size of one copy: larger than caches, small enough to be quick.
+const COPY: u64 = 8 << 20;
+
+/// Copies to and from files that are timed together, so that a disk's own cache does not hold them all.
+const FILE_COPIES: u64 = 8;
 
 /// Products timed in one go, long enough for the system's scheduler to share the cores between them and the copies.
 const PRODUCTS: usize = 24;
@@ -70,27 +95,103 @@ fn best_of(n: usize, mut run: impl FnMut()) -> f64 {
     (0..n).map(|_| seconds(&mut run)).fold(f64::INFINITY, f64::min)
 }
 
-fn measure(pool: &ThreadPool) -> Rates {
-    let launch_s = best_of(50, || pool.install(|| black_box(())));
-    let mut buffers = [vec![1u8; COPY], vec![2u8; COPY], vec![3u8; COPY], vec![4u8; COPY]];
-    let copy = |buffers: &mut [Vec<u8>]| {
-        let (from, to) = buffers.split_at_mut(1);
-        to[0].copy_from_slice(&from[0]);
-        black_box(&to[0]);
-    };
-    let alone_s = best_of(4, || copy(&mut buffers[..2]));
-    // Two copies at once: full duplex if they lose little to each other.
-    let both_s = best_of(3, || {
-        let (first, second) = buffers.split_at_mut(2);
-        std::thread::scope(|scope| {
-            scope.spawn(|| copy(first));
-            copy(second);
-        });
-    });
-    let duplex = if both_s < 1.5 * alone_s { Duplex::Full } else { Duplex::Half };
+/// As [`seconds`], for what can fail.
+fn tried<E>(run: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
+    let mut result = Ok(());
+    let seconds = seconds(|| result = run());
+    result.map(|()| seconds)
+}
 
-    let mut sums = vec![0f32; COPY / 4];
-    let adds: Vec<f32> = vec![1.0; COPY / 4];
+/// Device memory and a host arena to copy between.
+struct Copies {
+    device: Memory,
+    host: Store,
+    n: u64,
+}
+
+impl Copies {
+    fn new(spill: Option<Spill<'_>>) -> Result<Self, DeviceError> {
+        let ledger = Arc::new(Ledger::new(u64::MAX));
+        let n = if spill.is_some() { FILE_COPIES } else { 1 };
+        let device = Memory::new(&ledger, Tag::Other, 2 * COPY)?;
+        // Fresh pages would be counted in.
+        device.fill(Region { offset: 0, bytes: 2 * COPY }, 1);
+        let host = match spill {
+            Some(spill) => Store::new(&ledger, Some(spill.dir), n * COPY)?,
+            None => Store::Memory(Memory::new(&ledger, Tag::Other, n * COPY)?),
+        };
+        Ok(Self { device, host, n })
+    }
+
+    fn device_half(&self, half: u64) -> (&Memory, Region) {
+        (&self.device, Region { offset: half * COPY, bytes: COPY })
+    }
+
+    fn place(&self, index: u64) -> Region {
+        Region { offset: index % self.n * COPY, bytes: COPY }
+    }
+
+    /// Copy number `index` to the host.
+    fn out(&self, index: u64) -> Result<(), DeviceError> {
+        self.host.copy_from(self.place(index), self.device_half(0)).map_err(|error| self.error("written", &error))
+    }
+
+    /// Copy number `index` back.
+    fn back(&self, index: u64) -> Result<(), DeviceError> {
+        self.host.copy_to(self.place(index), self.device_half(1)).map_err(|error| self.error("read", &error))
+    }
+
+    fn error(&self, what: &str, error: &std::io::Error) -> DeviceError {
+        match &self.host {
+            Store::File(file) => file.error(&format!("cannot be {what}"), error),
+            Store::Memory(_) => unreachable!("memory has no errors of input and output"),
+        }
+    }
+
+    /// Makes reads and writes go to the disk, if they are to.
+    fn settle(&self, spill: Option<Spill<'_>>) -> Result<(), DeviceError> {
+        if let (Store::File(file), Some(Spill { cached: false, .. })) = (&self.host, spill) {
+            file.flush().map_err(|error| self.error("written", &error))?;
+            file.uncache();
+        }
+        Ok(())
+    }
+
+    /// Seconds of one copy out and of one back.
+    fn times(&self, spill: Option<Spill<'_>>) -> Result<(f64, f64), DeviceError> {
+        let (mut out_s, mut back_s) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..if spill.is_some() { 2 } else { 5 } {
+            let all_out = tried(|| {
+                (0..self.n).try_for_each(|index| self.out(index))?;
+                self.settle(spill)
+            })?;
+            let all_back = tried(|| (0..self.n).try_for_each(|index| self.back(index)))?;
+            out_s = out_s.min(all_out / self.n as f64);
+            back_s = back_s.min(all_back / self.n as f64);
+        }
+        Ok((out_s, back_s))
+    }
+}
+
+fn measure(pool: &ThreadPool, spill: Option<Spill<'_>>) -> Result<Rates, DeviceError> {
+    let launch_s = best_of(50, || pool.install(|| black_box(())));
+    let copies = Copies::new(spill)?;
+    let (out_s, back_s) = copies.times(spill)?;
+    // Two copies at once: full duplex if they lose little to each other.
+    let mut both_s = f64::INFINITY;
+    for _ in 0..3 {
+        let both = tried(|| {
+            std::thread::scope(|scope| {
+                let back = scope.spawn(|| copies.back(0));
+                copies.out(1).and(back.join().unwrap_or(Ok(())))
+            })
+        })?;
+        both_s = both_s.min(both);
+    }
+    let duplex = if spill.is_some() || both_s < 1.5 * out_s.max(back_s) { Duplex::Full } else { Duplex::Half };
+
+    let mut sums = vec![0f32; COPY as usize / 4];
+    let adds: Vec<f32> = vec![1.0; COPY as usize / 4];
     let add_s = best_of(3, || {
         pool.install(|| {
             sums.par_chunks_mut(1 << 14).zip(adds.par_chunks(1 << 14)).for_each(|(sums, adds)| {
@@ -102,33 +203,46 @@ fn measure(pool: &ThreadPool) -> Rates {
     });
 
     // A matrix product alone and beside copies: on a CPU they share cores and memory.
-    let product = Product::new(pool);
+    let product = Product::new(pool)?;
     let product_s = best_of(4, || product.run(pool));
     let run_all = || seconds(|| (0..PRODUCTS).for_each(|_| product.run(pool)));
     let all_s = run_all();
-    let stop = AtomicBool::new(false);
-    let beside_s = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                copy(&mut buffers[..2]);
-            }
-        });
-        let seconds = run_all();
-        stop.store(true, Ordering::Relaxed);
-        seconds
-    });
-    Rates {
+    let (beside_s, copied) = beside(&copies, run_all)?;
+    // Each round is a copy out and one back.
+    let copies_s = if copied > 0 { beside_s / copied as f64 } else { f64::INFINITY };
+    Ok(Rates {
         flops_per_s: Product::FLOPS / product_s,
         bytes_per_s: 3.0 * COPY as f64 / add_s,
         launch_s,
         link: Link {
-            out_bytes_per_s: COPY as f64 / alone_s,
-            in_bytes_per_s: COPY as f64 / alone_s,
+            out_bytes_per_s: COPY as f64 / out_s,
+            in_bytes_per_s: COPY as f64 / back_s,
             latency: Nanos((launch_s * 1e9) as u64),
             duplex,
-            kernel_slowdown: (beside_s / all_s).clamp(1.0, 2.0),
+            kernel_slowdown: (beside_s / all_s).clamp(1.0, 3.0),
+            copy_slowdown: (copies_s / (out_s + back_s)).clamp(1.0, 3.0),
         },
-    }
+    })
+}
+
+/// Seconds of `run` beside copies to and fro, and how many rounds of them it leaves time for.
+fn beside(copies: &Copies, run: impl FnOnce() -> f64) -> Result<(f64, u64), DeviceError> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(|| {
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                copies.out(rounds)?;
+                copies.back(rounds)?;
+                rounds += 1;
+            }
+            Ok(rounds)
+        });
+        let seconds = run();
+        stop.store(true, Ordering::Relaxed);
+        let rounds = copying.join().unwrap_or(Ok(0))?;
+        Ok((seconds, rounds))
+    })
 }
 
 /// A matrix product by the device's own kernel.
@@ -138,19 +252,18 @@ impl Product {
     const N: usize = 384;
     const FLOPS: f64 = 2.0 * (Self::N * Self::N * Self::N) as f64;
 
-    fn new(pool: &ThreadPool) -> Self {
+    fn new(pool: &ThreadPool) -> Result<Self, DeviceError> {
         let op: Op = MatMul { trans_a: false, trans_b: false, sum_batch: false }.into();
         let ty = [TensorType::f32([Self::N, Self::N]), TensorType::f32([Self::N, Self::N])];
         let bytes = ty[0].bytes() as u64;
         let scratch = op.def().host_workspace(&ty, &ty[..1], pool.current_num_threads()) as u64;
         let regions = [0, 1, 2].map(|index| Region { offset: index * bytes, bytes });
         let workspace = Region { offset: 3 * bytes, bytes: scratch };
-        let memory = Memory::new(&Arc::new(Ledger::new(u64::MAX)), Tag::Other, workspace.end());
-        let memory = memory.expect("some megabytes to measure with can be had");
+        let memory = Memory::new(&Arc::new(Ledger::new(u64::MAX)), Tag::Other, workspace.end())?;
         let arg = |index: usize| Arg { region: regions[index], ty: &ty[0] };
         let (inputs, outputs) = ([arg(0), arg(1)], [arg(2)]);
         let call = OpCall { op: &op, inputs: &inputs, outputs: &outputs, workspace };
-        Self(Kernel::new(&Arc::new(memory), &call))
+        Ok(Self(Kernel::new(&Arc::new(memory), &call)))
     }
 
     fn run(&self, pool: &ThreadPool) {
@@ -165,11 +278,17 @@ mod tests {
     #[test]
     fn measuring_is_quick_and_done_once() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-        let first = Rates::measured(&pool);
-        let again_s = seconds(|| assert_eq!(Rates::measured(&pool), first));
-        assert!(again_s < 0.01, "{again_s} s");
-        for rate in [first.flops_per_s, first.bytes_per_s, first.link.out_bytes_per_s] {
-            assert!(rate > 1e7 && rate < 1e14, "{first:?}");
+        let dir = tempfile::tempdir().unwrap();
+        let spill = |cached| Some(Spill { dir: dir.path(), cached });
+        for spill in [None, spill(true), spill(false)] {
+            let first = Rates::measured(&pool, spill).unwrap();
+            let again_s = seconds(|| assert_eq!(Rates::measured(&pool, spill).unwrap(), first));
+            assert!(again_s < 0.01, "{again_s} s");
+            for rate in [first.flops_per_s, first.bytes_per_s, first.link.out_bytes_per_s, first.link.in_bytes_per_s] {
+                assert!(rate > 1e6 && rate < 1e14, "{first:?}");
+            }
         }
+        let missing = Some(Spill { dir: Path::new("/nowhere/at/all"), cached: false });
+        assert!(matches!(Rates::measured(&pool, missing), Err(DeviceError::Spill { .. })));
     }
 }

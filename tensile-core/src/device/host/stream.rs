@@ -13,6 +13,7 @@ use super::call::{HostArg, HostCall};
 use super::count::{Tag, with_tag};
 use super::emulate::{Injected, Random};
 use super::memory::Memory;
+use super::store::Store;
 use super::{REGION_ALIGNMENT, Shared};
 use crate::device::{DeviceError, OpCall, Region};
 use crate::op::Op;
@@ -138,23 +139,31 @@ impl Kernel {
 #[derive(Debug)]
 pub(super) struct Transfer {
     direction: Lane,
-    from: (Arc<Memory>, Region),
-    to: (Arc<Memory>, Region),
+    device: (Arc<Memory>, Region),
+    host: (Arc<Store>, Region),
 }
 
 impl Transfer {
     /// # Panics
     /// If the regions differ in size or lie beyond their memory: a program that was not checked.
-    pub(super) fn new(direction: Lane, from: (Arc<Memory>, Region), to: (Arc<Memory>, Region)) -> Self {
-        assert_eq!(from.1.bytes, to.1.bytes, "a copy has one size");
-        from.0.at(from.1);
-        to.0.at(to.1);
-        Self { direction, from, to }
+    pub(super) fn new(direction: Lane, device: (Arc<Memory>, Region), host: (Arc<Store>, Region)) -> Self {
+        assert_eq!(device.1.bytes, host.1.bytes, "a copy has one size");
+        device.0.at(device.1);
+        host.0.assert_holds(host.1);
+        Self { direction, device, host }
+    }
+
+    fn run(&self) -> std::io::Result<()> {
+        let device = (&*self.device.0, self.device.1);
+        match self.direction {
+            Lane::Out => self.host.0.copy_from(self.host.1, device),
+            _ => self.host.0.copy_to(self.host.1, device),
+        }
     }
 
     fn error(&self, detail: String) -> DeviceError {
         let direction = if self.direction == Lane::Out { "out" } else { "in" };
-        DeviceError::Copy { direction, bytes: Bytes(self.from.1.bytes), detail }
+        DeviceError::Copy { direction, bytes: Bytes(self.device.1.bytes), detail }
     }
 }
 
@@ -319,12 +328,13 @@ fn run_copy(transfer: &Transfer, shared: &Shared, inject: Option<Injected>) -> R
         Some(Injected::Panic) => return Err(transfer.error("injected panic".to_owned())),
         _ => {}
     }
-    let (from, to) = (&transfer.from, &transfer.to);
-    catch_unwind(AssertUnwindSafe(|| Memory::copy((&from.0, from.1), (&to.0, to.1))))
-        .map_err(|panic| transfer.error(panic_message(panic.as_ref())))?;
+    catch_unwind(AssertUnwindSafe(|| transfer.run()))
+        .map_err(|panic| transfer.error(panic_message(panic.as_ref())))?
+        .map_err(|error| transfer.error(format!("spill file: {error}")))?;
+    let bytes = Bytes(transfer.device.1.bytes);
     Ok(shared.virtual_time(|info| match transfer.direction {
-        Lane::Out => info.link.out_time(Bytes(from.1.bytes)),
-        _ => info.link.in_time(Bytes(from.1.bytes)),
+        Lane::Out => info.link.out_time(bytes),
+        _ => info.link.in_time(bytes),
     }))
 }
 
