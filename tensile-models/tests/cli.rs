@@ -280,6 +280,8 @@ fn data_faults_name_the_file() {
     std::fs::write(&truncated, &digits[..digits.len() / 2]).unwrap();
     fails(1, &["train", "mlp", "--data", truncated.to_str().unwrap()], &["truncated.csv.gz"]);
     fails(1, &["train", "resnet18", "--data", "digits", "--size", "32", "--batch", "2"], &["1x8x8", "3x32x32"]);
+    fails(1, &["train", "mlp", "--augment", "resize"], &["cannot augment", "digits"]);
+    fails(2, &["train", "mlp", "--augment", "flip,crop=0"], &["crop=0"]);
     fails(1, &["train", "mlp", "--batch", "2000"], &["1437", "2000"]);
     fails(1, &["train", "resnet18", "--size", "32", "--batch", "100000"], &["4096", "100000"]);
 }

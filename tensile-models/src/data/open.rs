@@ -128,7 +128,8 @@ pub(super) fn settings_for(data: &Task, data_classes: usize, task: &Task, classe
         _ => {}
     }
     if data_classes > classes {
-        settings.push(("classes", data_classes));
+        let tokens = matches!(task, Task::NextToken { .. } | Task::MaskedToken { .. });
+        settings.push((if tokens { "vocab" } else { "classes" }, data_classes));
     }
     let words: Vec<String> = settings.iter().map(|(name, value)| format!("--set {name}={value}")).collect();
     format!("; it fits with {}, if the model has {}", words.join(" "), if words.len() == 1 { "that" } else { "those" })
@@ -154,6 +155,8 @@ mod tests {
         let nodes = |nodes, edges| Task::Nodes { nodes, features: 34, edges };
         assert_eq!(set(nodes(34, 190), 2, nodes(8, 190), 2), "; it fits with --set nodes=34, if the model has that");
         assert_eq!(set(nodes(34, 190), 2, images(3, 32), 2), "");
+        let next = Task::NextToken { context: 4 };
+        assert_eq!(set(next.clone(), 256, next, 100), "; it fits with --set vocab=256, if the model has that");
 
         let network = zoo::find("resnet18").unwrap().network(&Default::default()).unwrap();
         assert_eq!(

@@ -44,17 +44,21 @@ impl Text {
             && (0..BYTES as i32).contains(&mask)
         {
             let reason = format!(
-                "its bytes are tokens, and the model's mask token {mask} is one of them; it must be 256 or above"
+                "its bytes are tokens, and the model's mask token {mask} is one of them; it must be {BYTES} or above \
+                 (--set mask={BYTES}, and --set vocab={} or above)",
+                BYTES + 1
             );
             return Err(fault(path, reason));
         }
         let (window, len) = (context(task) + after(task), bytes.len());
         let test = len / TEST_PART;
         if test < window {
+            let needed = window.saturating_mul(TEST_PART);
+            let context = test.saturating_sub(after(task));
+            let or = if context > 0 { format!(", or --set context={context} or less") } else { String::new() };
             let reason = format!(
                 "{len} bytes of text; the last tenth, {test} bytes for testing, is shorter than one window of {window}; \
-                 give at least {} bytes, or a model with a smaller context",
-                window.saturating_mul(TEST_PART)
+                 give at least {needed} bytes{or}"
             );
             return Err(fault(path, reason));
         }
@@ -235,16 +239,25 @@ mod tests {
 
     #[test]
     fn texts_that_are_too_short_are_errors() {
-        let window = 8;
         let tasks = [(Task::NextToken { context: 7 }, 71 / 7), (Task::MaskedToken { context: 8, mask: 256 }, 72 / 8)];
         for (task, windows) in tasks {
+            let after = after(&task);
             for len in 0..80 {
+                let test = len / 10;
+                let or =
+                    if test > after { format!(", or --set context={} or less", test - after) } else { String::new() };
                 let expected = format!(
-                    "data file 'x.txt': {len} bytes of text; the last tenth, {} bytes for testing, is shorter than one window of {window}; \
-                     give at least 80 bytes, or a model with a smaller context",
-                    len / 10
+                    "data file 'x.txt': {len} bytes of text; the last tenth, {test} bytes for testing, is shorter than one window of 8; \
+                     give at least 80 bytes{or}"
                 );
                 assert_eq!(text(len, &task).unwrap_err().to_string(), expected);
+                if test > after {
+                    let smaller = match task {
+                        Task::NextToken { .. } => Task::NextToken { context: test - after },
+                        _ => Task::MaskedToken { context: test, mask: 256 },
+                    };
+                    assert_eq!(text(len, &smaller).unwrap().test.len(), 1);
+                }
             }
             let splits = text(80, &task).unwrap();
             assert_eq!((splits.train.len(), splits.test.len()), (windows, 1));
@@ -254,6 +267,6 @@ mod tests {
     #[test]
     fn a_mask_that_is_a_byte_is_an_error() {
         let error = text(1000, &Task::MaskedToken { context: 8, mask: 103 }).unwrap_err().to_string();
-        assert!(error.ends_with("the model's mask token 103 is one of them; it must be 256 or above"), "{error}");
+        assert!(error.ends_with("must be 256 or above (--set mask=256, and --set vocab=257 or above)"), "{error}");
     }
 }

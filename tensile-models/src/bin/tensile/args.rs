@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensile_models::budget::Budget;
+use tensile_models::data::Augment;
 use tensile_sched::Mode;
 
 /// Trains models that need more memory than the device has.
@@ -152,10 +153,15 @@ pub(crate) struct TrainArgs {
     /// First train without a limit, then within the budget, and compare the losses bit by bit.
     #[arg(long)]
     pub(crate) compare: bool,
-    /// Data: digits, synthetic, or a CSV file (gzip or not) with the pixels and the label of an image on each row. Without it,
-    /// digits where the model takes them, else synthetic.
+    /// Data: digits, karate or synthetic; a folder with the files of MNIST (IDX) or CIFAR-10 (binary), or with a folder of PNG and JPEG
+    /// files for each class; a CSV file with the pixels and the label of an image on each row; for models of texts any file, whose
+    /// bytes are the tokens. Without it, what comes with the program if the model takes it, else synthetic.
     #[arg(long)]
     pub(crate) data: Option<String>,
+    /// How images are changed in training: none, or with commas between flip and crop=PIXELS, for folders of images also flip and
+    /// resize. Without it, flip,crop=4 for CIFAR-10; flip,resize for folders; else none.
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) augment: Option<Augment>,
     /// Times to go through the training samples.
     #[arg(long, default_value_t = 10)]
     pub(crate) epochs: usize,

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let device = setup::host_device(args.step.threads)?;
     let job = setup::job(&args.model, &args.step, &args.optimizer, &device)?;
     let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
-    let data = data::open(name, &*job.network, args.seed)?;
+    let data = data::open_with(name, &*job.network, args.seed, &data::Options { augment: args.augment })?;
     // What is wrong with the data or the schedule is found out before anything is planned or trained.
     let per_epoch = Loader::count(&*data.train, job.recipe.samples_per_step())?;
     let steps = args.epochs as u64 * per_epoch;
