@@ -231,6 +231,9 @@ mod x86 {
         columns
     }
 
+    /// Columns of a block that is too narrow for the processor to see where reading goes on.
+    const NARROW: usize = 64;
+
     /// Copies rows of any length.
     ///
     /// # Safety
@@ -243,6 +246,13 @@ mod x86 {
         (to, to_stride): (*mut f32, usize),
     ) {
         for row in 0..rows {
+            if columns <= NARROW {
+                // The next block is likely to be the one beside this.
+                for c in (0..columns).step_by(16) {
+                    let next = from.wrapping_add(row * from_stride + columns + c);
+                    _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                }
+            }
             // SAFETY: the row is valid in both places.
             unsafe { copy_run(from.add(row * from_stride), to.add(row * to_stride), columns) };
         }

@@ -284,10 +284,10 @@ fn pack_b<B: Source>(
         b.read(isa, terms, lanes, to, row);
         return;
     }
-    for term in terms.clone().step_by(TRANSPOSED) {
-        let some_terms = term..(term + TRANSPOSED).min(terms.end);
-        for lane in lanes.clone().step_by(MOST_COLUMNS) {
-            let some_lanes = lane..(lane + MOST_COLUMNS).min(lanes.end);
+    for lane in lanes.clone().step_by(MOST_COLUMNS) {
+        let some_lanes = lane..(lane + MOST_COLUMNS).min(lanes.end);
+        for term in terms.clone().step_by(TRANSPOSED) {
+            let some_terms = term..(term + TRANSPOSED).min(terms.end);
             b.read(isa, some_lanes.clone(), some_terms.clone(), transposed, TRANSPOSED_ROW);
             let block = (some_lanes.len().next_multiple_of(16), some_terms.len().next_multiple_of(16));
             let to = &mut to[(term - terms.start) * row + (lane - lanes.start)..];
