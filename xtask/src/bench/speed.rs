@@ -1,12 +1,16 @@
 //! `cargo xtask bench speed`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use anyhow::Context;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::classes::{self, Class};
 use super::{keep, measure, mib, rate};
+use crate::ci::cargo;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -19,6 +23,9 @@ pub(crate) struct Args {
     /// Threads; 0 = one per core.
     #[arg(long, default_value_t = 0)]
     threads: usize,
+    /// Measure candle and burn as well, which train ResNet-50 with the batch size given here; compiles them first, which takes many minutes.
+    #[arg(long, value_name = "BATCH", num_args = 0..=1, default_missing_value = "8")]
+    peers: Option<usize>,
 }
 
 /// PyTorch 2.15 (oneDNN) on two threads of an AMD EPYC of the Zen 3 generation: seconds of a training step with Adam, and by how many MiB its
@@ -29,6 +36,15 @@ const PYTORCH: [(&str, f64, f64); 4] = [
     ("densenet121:8", 2.54, 1384.0),
     ("inception-v3:4", 2.34, 763.0),
 ];
+
+/// Another framework's steps.
+#[derive(Deserialize)]
+struct Peer {
+    framework: String,
+    /// What it does differently.
+    note: String,
+    step_ns: Vec<u64>,
+}
 
 #[derive(Deserialize)]
 struct Model {
@@ -55,6 +71,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         answers.push(measure("speed", &given)?);
         rate = rate.max(rate::gemm_flops_per_s(threads));
     }
+    let mut peer_answers = Vec::new();
+    if let Some(batch) = args.peers {
+        for name in ["candle", "burn"] {
+            eprintln!("{name}, batch {batch}");
+            peer_answers.push(peer(name, batch, args.steps, threads)?);
+        }
+    }
     let models: Vec<Model> = (answers.iter().cloned())
         .map(|answer| serde_json::from_value(answer).context("the measuring program's answer"))
         .collect::<anyhow::Result<_>>()?;
@@ -63,11 +86,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         rate / 1e9
     );
     print_models(&models, rate);
+    let peers: Vec<Peer> = (peer_answers.iter().cloned())
+        .map(|answer| serde_json::from_value(answer).context("the answer of bench-peers"))
+        .collect::<anyhow::Result<_>>()?;
+    print_peers(&peers, args.peers.unwrap_or_default(), &models);
     for model in &models {
         println!("\n## {}, batch {}: {} ops", model.model, model.batch, model.ops);
         classes::print(&model.classes, rate);
     }
-    let path = keep("speed", &json!({ "gemm_flops_per_s": rate, "models": answers }))?;
+    let path = keep("speed", &json!({ "gemm_flops_per_s": rate, "models": answers, "peers": peer_answers }))?;
     eprintln!("\nJSON: {}", path.display());
     Ok(())
 }
@@ -97,5 +124,37 @@ fn print_models(models: &[Model], rate: f64) {
             cell(model.resident_bytes.map(mib)),
             cell(pytorch.map(|row| format!("{:.1} MiB", row.2))),
         );
+    }
+}
+
+/// Runs `bench-peers`, which is a workspace of its own, and gives its JSON.
+fn peer(name: &str, batch: usize, steps: usize, threads: usize) -> anyhow::Result<Value> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench-peers/Cargo.toml");
+    let output = Command::new(cargo())
+        .args(["run", "--quiet", "--release", "--locked", "--manifest-path"])
+        .arg(manifest)
+        .args(["--", name, "--batch", &batch.to_string(), "--steps", &steps.to_string()])
+        .args(["--threads", &threads.to_string()])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    anyhow::ensure!(output.status.success(), "bench-peers {name} ended with {}", output.status);
+    serde_json::from_slice(&output.stdout).with_context(|| format!("bench-peers {name} printed no JSON"))
+}
+
+/// The other frameworks beside this one's ResNet-50, if it has been measured with their batch size.
+fn print_peers(peers: &[Peer], batch: usize, models: &[Model]) {
+    if peers.is_empty() {
+        return;
+    }
+    let own = models.iter().find(|model| model.model == "resnet50" && model.batch == batch);
+    println!("\n| ResNet-50, batch {batch}, in | step s (least) | over this | note |\n|---|--:|--:|---|");
+    for peer in peers {
+        let mut times = peer.step_ns.clone();
+        times.sort_unstable();
+        let (Some(&least), Some(&median)) = (times.first(), times.get(times.len() / 2)) else { continue };
+        let ratio = own.map_or("-".to_owned(), |own| format!("{:.2}", median as f64 / own.step_ns as f64));
+        let [least, median] = [least, median].map(|ns| ns as f64 * 1e-9);
+        println!("| {} | {median:.2} ({least:.2}) | {ratio} | {} |", peer.framework, peer.note);
     }
 }
