@@ -45,9 +45,10 @@ impl Augment {
 }
 
 impl FromStr for Augment {
-    type Err = String;
+    type Err = DataError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, DataError> {
+        let fault = |reason| DataError::Augment { reason };
         let mut augment = Self::NONE;
         if text == "none" {
             return Ok(augment);
@@ -61,12 +62,11 @@ impl FromStr for Augment {
                 ("resize", Crop::Same) => Crop::Resized,
                 (word, Crop::Same) if word.starts_with("crop=") => match word["crop=".len()..].parse() {
                     Ok(padding @ 1..=MOST_PADDING) => Crop::Padded(padding),
-                    _ => return Err(format!("'{word}': the padding is an integer from 1 to {MOST_PADDING}")),
+                    _ => return Err(fault(format!("'{word}': the padding is an integer from 1 to {MOST_PADDING}"))),
                 },
                 _ => {
-                    return Err(format!(
-                        "'{text}' is neither none nor flip, crop=PIXELS (or resize) with a comma between"
-                    ));
+                    let words = "flip, crop=PIXELS (or resize) with a comma between";
+                    return Err(fault(format!("'{text}' is neither none nor {words}")));
                 }
             };
         }
@@ -157,14 +157,15 @@ mod tests {
 
     #[test]
     fn words_say_how_to_augment() {
-        let parse = |text: &str| text.parse::<Augment>();
+        let parse = |text: &str| text.parse::<Augment>().map_err(|error| error.to_string());
         assert_eq!(parse("none"), Ok(Augment::NONE));
         assert_eq!(parse("flip,crop=4"), Ok(Augment::SMALL));
         assert_eq!(parse("resize,flip"), Ok(Augment::LARGE));
-        assert_eq!(parse("crop=0"), Err("'crop=0': the padding is an integer from 1 to 8192".to_owned()));
+        let expected = "cannot augment: 'crop=0': the padding is an integer from 1 to 8192";
+        assert_eq!(parse("crop=0"), Err(expected.to_owned()));
         for text in ["", "flip,flip", "crop=4,resize", "flip;crop=4", "none,flip"] {
-            let expected = format!("'{text}' is neither none nor flip, crop=PIXELS (or resize) with a comma between");
-            assert_eq!(parse(text), Err(expected));
+            let words = "flip, crop=PIXELS (or resize) with a comma between";
+            assert_eq!(parse(text), Err(format!("cannot augment: '{text}' is neither none nor {words}")));
         }
     }
 

@@ -171,7 +171,7 @@ pub(crate) struct TrainArgs {
     /// Learning rate.
     #[arg(long, default_value_t = 1e-3)]
     pub(crate) lr: f32,
-    /// How the learning rate falls: constant, step:EPOCHS:FACTOR, linear[:FLOOR] or cosine[:FLOOR] (floors are fractions of --lr).
+    /// How the learning rate falls: constant, step:EPOCHS:FACTOR, `linear[:FLOOR]` or `cosine[:FLOOR]` (floors are fractions of --lr).
     #[arg(long, default_value = "constant")]
     pub(crate) schedule: String,
     /// Steps in which the learning rate rises to --lr.
