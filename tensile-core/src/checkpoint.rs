@@ -3,7 +3,7 @@
 //! A file is written beside its place under another name, brought to the disk, and renamed: whoever reads the path finds the old file or the
 //! new one, whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
@@ -230,12 +230,38 @@ pub fn load(
     persistents: &[Persistent],
     contents: Contents,
 ) -> Result<Vec<PersistentValue>, CheckpointError> {
+    load_published(path, persistents, contents, |name| Some(name.to_owned()))
+}
+
+/// As [`load`], from a file whose names may be others: `own_name` gets each name in the file that no tensor of the job has, and gives the one that it has there, or
+/// none if it is not needed. A tensor that is in the file under its own name is taken from there.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_published(
+    path: &Path,
+    persistents: &[Persistent],
+    contents: Contents,
+    own_name: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<PersistentValue>, CheckpointError> {
     let bytes = fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
     let file = parse(path, &bytes)?;
     let mut mismatch = Mismatch::default();
+    // Names in the job, with those in the file.
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    let known: BTreeSet<&str> = persistents.iter().map(|persistent| persistent.name.as_str()).collect();
+    let (own, others): (Vec<&str>, Vec<&str>) = file.names().into_iter().partition(|name| known.contains(name));
+    names.extend(own.into_iter().map(|name| (name.to_owned(), name)));
+    for name in others {
+        match own_name(name) {
+            Some(own) if known.contains(own.as_str()) => drop(names.entry(own).or_insert(name)),
+            Some(_) => mismatch.unexpected.push(name.to_owned()),
+            None => {}
+        }
+    }
     let mut values = Vec::new();
     for persistent in persistents.iter().filter(|persistent| contents.has(persistent.role)) {
-        let Ok(view) = file.tensor(&persistent.name) else {
+        let Some(view) = names.get(&persistent.name).and_then(|name| file.tensor(name).ok()) else {
             mismatch.missing.push(persistent.name.clone());
             continue;
         };
@@ -244,8 +270,6 @@ pub fn load(
             None => mismatch.misshaped.push((persistent.name.clone(), persistent.ty.to_string(), shown(&view))),
         }
     }
-    let known = |name: &str| persistents.iter().any(|persistent| persistent.name == name);
-    mismatch.unexpected = file.names().into_iter().filter(|name| !known(name)).map(str::to_owned).collect();
     mismatch.missing.sort();
     mismatch.unexpected.sort();
     mismatch.misshaped.sort();

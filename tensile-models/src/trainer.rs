@@ -161,7 +161,8 @@ impl<D: Device> Trainer<D> {
     /// # Errors
     /// [`TrainError::Checkpoint`] that lists missing, unexpected and mis-shaped names.
     pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
-        for value in checkpoint::load(path, &self.job.train.persistents, Contents::Model)? {
+        let own_name = |name: &str| self.job.network.own_name(name);
+        for value in checkpoint::load_published(path, &self.job.train.persistents, Contents::Model, own_name)? {
             self.executor.write_persistent(&value.persistent.name, &value.bytes)?;
         }
         Ok(())
@@ -239,7 +240,8 @@ impl<D: Device> Predictor<D> {
         limits: Limits,
         path: &Path,
     ) -> Result<Self, TrainError> {
-        let values = checkpoint::load(path, &job.eval.persistents, Contents::Model)?;
+        let own_name = |name: &str| job.network.own_name(name);
+        let values = checkpoint::load_published(path, &job.eval.persistents, Contents::Model, own_name)?;
         let planned = planner.plan(&job.eval.trace, &limits).map_err(TrainError::PlanEval)?;
         let same_place = Limits { boundary: Some(planned.synced.layout().homes.clone()), ..limits.clone() };
         let planned_predict = planner.plan(&job.predict.trace, &same_place).map_err(TrainError::PlanEval)?;

@@ -188,6 +188,26 @@ fn densenet121_at_five_budgets() {
 }
 
 #[test]
+fn gpt_with_dropout_at_five_budgets() {
+    five_budgets(
+        "gpt-bytes",
+        4,
+        &[("layers", 3.0)],
+        Optimizer::adamw(0.1).without_decay_on_vectors().with_clip_norm(1.0),
+    );
+}
+
+#[test]
+fn bert_with_dropout_at_five_budgets() {
+    five_budgets("bert-bytes", 4, &[("layers", 3.0)], Optimizer::adamw(0.01));
+}
+
+#[test]
+fn gcn_with_dropout_at_five_budgets() {
+    five_budgets("gcn", 1, &[("nodes", 500.0), ("features", 64.0), ("edges", 3000.0)], Optimizer::adam());
+}
+
+#[test]
 fn fifty_delay_patterns_with_poison_and_other_thread_counts() {
     let _turn = turn();
     let reference = Reference::new("digit-cnn", 16, &[], Optimizer::adam(), 2);

@@ -60,6 +60,27 @@ impl Network for Bert {
         let (x, words) = net.scoped("bert", |net| self.encoder(net, inputs[0]))?;
         net.scoped("cls.predictions", |net| self.head(net, x, words))
     }
+
+    /// Some files lack `bert.` in front, and old ones call layer norm's weight and bias gamma and beta. The output layer's weight is the table of tokens; the pooler
+    /// and the head that tells whether sentences follow each other are not needed to tell tokens.
+    fn own_name(&self, published: &str) -> Option<String> {
+        const PARTS: [&str; 3] = ["embeddings.", "encoder.", "pooler."];
+        const SPARE: [&str; 3] = ["bert.embeddings.position_ids", "cls.predictions.decoder.", "cls.seq_relationship."];
+        let starts_with = |name: &str, starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+        let mut name = published.to_owned();
+        if starts_with(&name, &PARTS) {
+            name.insert_str(0, "bert.");
+        }
+        if starts_with(&name, &SPARE) || (!self.pooler && name.starts_with("bert.pooler.")) {
+            return None;
+        }
+        for (old, new) in [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")] {
+            if let Some(layer) = name.strip_suffix(old) {
+                return Some(format!("{layer}{new}"));
+            }
+        }
+        Some(name)
+    }
 }
 
 impl Bert {

@@ -38,6 +38,15 @@ impl Network for Gpt {
     fn forward(&self, net: &mut Net<'_>, inputs: &[Value]) -> Result<Value, GraphError> {
         net.scoped("transformer", |net| self.logits(net, inputs[0]))
     }
+
+    /// Some files lack `transformer.` in front; masks are no weights, and the output layer's weight is the table of tokens.
+    fn own_name(&self, published: &str) -> Option<String> {
+        const SPARE: [&str; 3] = [".attn.bias", ".attn.masked_bias", "lm_head.weight"];
+        if SPARE.iter().any(|spare| published.ends_with(spare)) {
+            return None;
+        }
+        Some(format!("transformer.{published}"))
+    }
 }
 
 impl Gpt {

@@ -45,6 +45,11 @@ impl Network for Images {
     fn forward(&self, net: &mut Net<'_>, inputs: &[Value]) -> Result<Value, GraphError> {
         (self.forward)(net, inputs[0], &self.settings)
     }
+
+    /// Heads that helped in training, as Inception V3's files have, are not needed.
+    fn own_name(&self, published: &str) -> Option<String> {
+        (!published.starts_with("AuxLogits.")).then(|| published.to_owned())
+    }
 }
 
 /// A network for images of one shape.

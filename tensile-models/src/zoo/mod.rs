@@ -41,6 +41,11 @@ pub trait Network: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`GraphError`] if the network does not take inputs of these types.
     fn forward(&self, net: &mut Net<'_>, inputs: &[Value]) -> Result<Value, GraphError>;
+
+    /// What a name in a published file of weights stands for, if no tensor of the network has it: the name that it has here, or none if it is not needed.
+    fn own_name(&self, published: &str) -> Option<String> {
+        Some(published.to_owned())
+    }
 }
 
 /// A network, unless its settings cannot be.
