@@ -13,7 +13,7 @@ const CHECKS: &[Check] = &[
     ("formatting", &["fmt", "--all", "--check"], &[]),
     ("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     ("documentation", &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
-    ("tests", &["test", "--workspace"], &[]),
+    ("tests", &["test", "--workspace", "--no-fail-fast"], &[]),
 ];
 
 /// Runs all checks; stops at the first that fails.
