@@ -31,7 +31,7 @@ fn record(data: &dyn Dataset, index: usize) -> Result<Vec<u8>, DataError> {
 }
 
 /// Writes the six files.
-fn write(folder: &Path) -> std::io::Result<()> {
+pub(crate) fn write(folder: &Path) -> std::io::Result<()> {
     let fault = |error: DataError| std::io::Error::other(error.to_string());
     let digits = CsvImages::digits();
     std::fs::create_dir_all(folder)?;
