@@ -10,6 +10,8 @@ use tensile_sched::Bytes;
 pub enum Budget {
     /// No limit.
     Unlimited,
+    /// What the machine offers.
+    Auto,
     /// This many bytes.
     Bytes(Bytes),
     /// This fraction of what the job takes without a limit (the arena of policy `none`).
@@ -17,10 +19,11 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// Bytes of this budget for a job that takes `full` without a limit.
-    pub fn resolve(self, full: Bytes) -> Bytes {
+    /// Bytes of this budget for a job that takes `full` without a limit, on a machine that offers `offer`.
+    pub fn resolve(self, full: Bytes, offer: Bytes) -> Bytes {
         match self {
             Budget::Unlimited => Bytes::MAX,
+            Budget::Auto => offer,
             Budget::Bytes(bytes) => bytes,
             Budget::Fraction(fraction) => Bytes((full.0 as f64 * fraction) as u64),
         }
@@ -31,6 +34,7 @@ impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Budget::Unlimited => f.write_str("unlimited"),
+            Budget::Auto => f.write_str("auto"),
             Budget::Bytes(bytes) => bytes.fmt(f),
             Budget::Fraction(fraction) => write!(f, "{}%", fraction * 100.0),
         }
@@ -41,10 +45,13 @@ impl FromStr for Budget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let fault = || format!("'{text}' is no budget; write 2GiB, 800MB, 60% or unlimited");
+        let fault = || format!("'{text}' is no budget; write 2GiB, 800MB, 60%, auto or unlimited");
         let trimmed = text.trim();
         if trimmed.eq_ignore_ascii_case("unlimited") {
             return Ok(Budget::Unlimited);
+        }
+        if trimmed.eq_ignore_ascii_case("auto") {
+            return Ok(Budget::Auto);
         }
         let unit_at = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(unit_at);
@@ -91,7 +98,9 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(Budget::Bytes(Bytes(4096))));
         assert_eq!(bytes("60%"), Ok(Budget::Fraction(0.6)));
         assert_eq!(bytes("unlimited"), Ok(Budget::Unlimited));
-        assert_eq!(Budget::Fraction(0.5).resolve(Bytes(101)), Bytes(50));
+        assert_eq!(bytes("auto"), Ok(Budget::Auto));
+        assert_eq!(Budget::Fraction(0.5).resolve(Bytes(101), Bytes(7)), Bytes(50));
+        assert_eq!(Budget::Auto.resolve(Bytes(101), Bytes(7)), Bytes(7));
     }
 
     #[test]

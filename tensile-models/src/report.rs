@@ -31,6 +31,8 @@ pub struct Report {
     pub live_bytes: u64,
     /// Host arena: swapped tensors, inputs and outputs.
     pub host_bytes: u64,
+    /// Bytes of the host arena that are in a file instead of memory.
+    pub spilled_bytes: u64,
     /// Copies to the host, deliveries of outputs included.
     pub swap_outs: u64,
     /// Copies to the device, arrivals of inputs included.
@@ -85,6 +87,7 @@ impl Report {
             arena_bytes: planned.report.arena.0,
             live_bytes: planned.report.peak.0,
             host_bytes: planned.report.host_arena.0,
+            spilled_bytes: 0,
             swap_outs: stats.swap_outs.count / steps,
             swap_ins: stats.swap_ins.count / steps,
             evictions: stats.evictions / steps,
@@ -108,6 +111,7 @@ impl Report {
             ("peak on the device (counted)", self.peak_bytes.map_or("not counted".to_owned(), bytes)),
             ("device arena", bytes(self.arena_bytes)),
             ("host arena", bytes(self.host_bytes)),
+            ("of it spilled to a file", bytes(self.spilled_bytes)),
             ("swap-outs per step", format!("{} ({})", self.swap_outs, bytes(self.out_bytes))),
             ("swap-ins per step", format!("{} ({})", self.swap_ins, bytes(self.in_bytes))),
             ("of these caused by the budget", self.evictions.to_string()),

@@ -191,6 +191,28 @@ fn updates_are_made_as_asked() {
 }
 
 #[test]
+fn swapped_tensors_can_lie_in_a_file() {
+    let folder = folder("spill");
+    let dir = folder.to_str().unwrap();
+    let run = |more: &[&str]| {
+        let out = succeeds(&[&["train", "digit-cnn", "--json", "--steps", "8", "--mode", "swap"], more].concat());
+        let lines: Vec<Value> = out.lines().map(json).collect();
+        let losses: Vec<u64> = lines.iter().filter_map(|line| line["loss_bits"].as_u64()).collect();
+        (losses, lines.last().unwrap()["reports"][0].clone())
+    };
+    let (losses, report) = run(&[]);
+    assert_eq!(report["spilled_bytes"], 0);
+    let (spilled_losses, report) = run(&["--budget", "50%", "--spill-dir", dir]);
+    assert_eq!(spilled_losses, losses);
+    assert_eq!(report["spilled_bytes"], report["host_bytes"]);
+    assert!(report["spilled_bytes"].as_u64().unwrap() > 1 << 20, "{report}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
+    fails(1, &["train", "mlp", "--spill-dir", "/no/such/dir"], &["/no/such/dir"]);
+    succeeds(&["train", "mlp", "--steps", "1", "--budget", "auto"]);
+    fails(2, &["train", "mlp", "--host-budget", "50%"], &["--host-budget", "auto"]);
+}
+
+#[test]
 fn a_models_trace_can_be_written_and_planned() {
     let folder = folder("traces");
     for name in ["cnn.json", "cnn.json.gz"] {
@@ -267,7 +289,11 @@ fn a_budget_below_the_floor_names_floor_and_op() {
     fails(1, &["plan", "digit-cnn", "--budget", "1%", "--json"], &["below the floor of"]);
     fails(1, &["train", "digit-cnn", "--budget", "40%", "--host-budget", "100KiB"], &["host"]);
     // More than any machine has: an error with both figures, not a kill in the middle of the run.
-    fails(1, &["train", "resnet50", "--size", "8192", "--batch", "64", "--steps", "1"], &["TiB requested", "free"]);
+    fails(
+        1,
+        &["train", "resnet50", "--size", "8192", "--batch", "64", "--steps", "1"],
+        &["TiB needed", "free", "--budget"],
+    );
 }
 
 #[test]

@@ -60,9 +60,12 @@ pub(crate) struct PolicyArgs {
     /// Ways out of memory that the policy may use.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) mode: ModeArg,
-    /// Most bytes of host memory for swapped tensors, inputs and outputs: 8GiB, unlimited.
-    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
+    /// Most bytes of host memory (or of the file in --spill-dir) for swapped tensors, inputs and outputs: 8GiB, unlimited, or auto for what is free now.
+    #[arg(long, default_value = "auto", value_parser = parse_budget)]
     pub(crate) host_budget: Budget,
+    /// Keep swapped tensors in a file in this folder instead of in memory. The file has no name and is gone at the end.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) spill_dir: Option<PathBuf>,
 }
 
 /// What to run, and on what.
@@ -147,7 +150,7 @@ pub(crate) struct TrainArgs {
     pub(crate) optimizer: OptimizerArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
-    /// Device memory: 2GiB, 800MB, unlimited, or 60% of what the job takes without a limit.
+    /// Device memory: 2GiB, 800MB, unlimited, 60% of what the job takes without a limit, or auto for nine tenths of what is free now.
     #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
     pub(crate) budget: Budget,
     /// First train without a limit, then within the budget, and compare the losses bit by bit.
@@ -215,7 +218,7 @@ pub(crate) struct TrainedArgs {
     pub(crate) step: ModelArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
-    /// Device memory: 2GiB, 800MB, unlimited, or 60% of what the forward step takes without a limit.
+    /// Device memory: 2GiB, 800MB, unlimited, auto, or 60% of what the forward step takes without a limit.
     #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
     pub(crate) budget: Budget,
     /// Data, as for `train`; its test split is used.

@@ -38,7 +38,7 @@ struct ModelRow {
 }
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
-    let device = setup::host_device(0)?;
+    let device = setup::host_device(0, None)?;
     let info = device.info();
     let answer = Answer {
         version: env!("CARGO_PKG_VERSION"),

@@ -79,13 +79,13 @@ impl From<&Planned> for Plan {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let planner = setup::policy(&args.policy.policy)?;
     let link = args.link.as_deref().map(parse_link).transpose()?;
-    let (name, trace, mut limits) = match (&args.trace, &args.model) {
-        (Some(path), _) => (path.display().to_string(), read_trace(path)?, Limits::unlimited()),
+    let (name, trace, mut limits, device) = match (&args.trace, &args.model) {
+        (Some(path), _) => (path.display().to_string(), read_trace(path)?, Limits::unlimited(), None),
         (None, Some(model)) => {
-            let device = setup::host_device(args.step.threads)?;
+            let device = setup::host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
             let job = setup::job(model, &args.step, &args.optimizer, &device)?;
             let limits = device.info().limits(Bytes::MAX);
-            (format!("{model}, batch {}", args.step.batch), job.train.trace.clone(), limits)
+            (format!("{model}, batch {}", args.step.batch), job.train.trace.clone(), limits, Some(device))
         }
         (None, None) => unreachable!("clap asks for one of both"),
     };
@@ -101,13 +101,26 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     }
     limits.mode = args.policy.mode.into();
     let none = NoEviction.plan(&trace, &limits).context("planning without a limit")?;
-    limits.host = setup::host_budget(args.policy.host_budget)?;
+    let full = none.report.arena;
+    let mut offer = None;
+    limits.host = match &device {
+        Some(device) => {
+            let [for_device, for_host] = setup::memory(device, Budget::Auto, &args.policy, full)?;
+            offer = Some(for_device);
+            for_host
+        }
+        None => setup::host_bytes(args.policy.host_budget)?,
+    };
+    if offer.is_none() && args.budget.contains(&Budget::Auto) {
+        let message = "--budget auto is for models, which run on this machine; give bytes or a percentage for a trace";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let retain =
         Retain.plan(&trace, &Limits { host: Bytes::MAX, ..limits.clone() }).context("planning without a limit")?;
     let lowest = floor(&trace, &limits).map_err(anyhow::Error::from)?;
     let mut first: Option<(Limits, Planned)> = None;
     let mut rows = Vec::new();
-    for (label, device, result) in plans(args, &*planner, &trace, &limits, none.report.arena)? {
+    for (label, device, result) in plans(args, &*planner, &trace, &limits, [full, offer.unwrap_or(Bytes::MAX)])? {
         rows.push(Row {
             budget: label,
             budget_bytes: device.0,
@@ -159,13 +172,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
 /// A budget by name and in bytes, and its plan.
 type Asked = (String, Bytes, Result<Planned, Infeasible>);
 
-/// What was asked for.
+/// What was asked for, of a step that takes `all` without a limit on a machine that offers `offer`.
 fn plans(
     args: &PlanArgs,
     planner: &dyn Planner,
     trace: &Trace,
     limits: &Limits,
-    all: Bytes,
+    [all, offer]: [Bytes; 2],
 ) -> Result<Vec<Asked>, Failure> {
     let part = |budget: Bytes| percent(budget.0 as f64 / all.0.max(1) as f64);
     if let Some(n_points) = args.frontier {
@@ -177,7 +190,7 @@ fn plans(
         return Ok(vec![(part(budget), budget, Ok(planned))]);
     }
     let plan = |budget: &Budget| {
-        let device = budget.resolve(all);
+        let device = budget.resolve(all, offer);
         (budget.to_string(), device, planner.plan(trace, &Limits { device, ..limits.clone() }))
     };
     Ok(args.budget.iter().map(plan).collect())

@@ -1,10 +1,12 @@
 //! From command-line words to devices, jobs, policies.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use tensile_core::Device;
-use tensile_core::device::host::{HostDevice, HostOptions};
+use tensile_core::device::host::{HostDevice, HostOptions, available_memory};
 use tensile_core::optim::{Group, Optimizer, Rule, Select};
 use tensile_models::budget::Budget;
 use tensile_models::job::{Inference, Job, Recipe};
@@ -14,7 +16,7 @@ use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Planner, planner};
 
 use crate::Failure;
-use crate::args::{ModelArgs, OptimizerArgs, TrainedArgs};
+use crate::args::{ModelArgs, OptimizerArgs, PolicyArgs, TrainedArgs};
 
 pub(crate) fn policy(name: &str) -> Result<Box<dyn Planner>, Failure> {
     planner::find(name).ok_or_else(|| {
@@ -67,13 +69,14 @@ fn optimizer(args: &OptimizerArgs) -> Result<Optimizer, Failure> {
     Ok(Optimizer { clip_norm: args.clip_norm, skip_nonfinite: args.skip_nonfinite, ..optimizer })
 }
 
-pub(crate) fn host_device(threads: usize) -> Result<Arc<HostDevice>, Failure> {
+pub(crate) fn host_device(threads: usize, spill_dir: Option<&Path>) -> Result<Arc<HostDevice>, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if threads > 1024 {
         return Err(Failure::Usage(format!("--threads {threads} is too many; the most is 1024")));
     }
     let threads = if threads == 0 { cores } else { threads };
-    Ok(Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?))
+    let spill_dir = spill_dir.map(Path::to_owned);
+    Ok(Arc::new(HostDevice::new(HostOptions { threads, spill_dir, ..HostOptions::default() })?))
 }
 
 pub(crate) fn job(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &HostDevice) -> Result<Job, Failure> {
@@ -86,13 +89,12 @@ pub(crate) fn trained(args: &TrainedArgs) -> Result<(Predictor<HostDevice>, Arc<
     let planner = policy(&args.policy.policy)?;
     let network = network(&args.model, &args.step)?;
     let batch = batch(&args.step)?;
-    let device = host_device(args.step.threads)?;
+    let device = host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
     let job = Inference::new(&network, batch, &*device)?;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.eval.trace, &limits)?;
-    limits.host = host_budget(args.policy.host_budget)?;
+    [limits.device, limits.host] = memory(&device, args.budget, &args.policy, none.report.arena)?;
     limits.mode = args.policy.mode.into();
-    limits.device = args.budget.resolve(none.report.arena);
     Ok((Predictor::load(device, job, &*planner, limits, &args.load)?, network))
 }
 
@@ -113,12 +115,39 @@ pub(crate) fn network(name: &str, args: &ModelArgs) -> Result<Arc<dyn Network>, 
     model(name)?.network(&given).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// A host budget; no fraction, since nothing says of what.
-pub(crate) fn host_budget(budget: Budget) -> Result<Bytes, Failure> {
+/// Bytes for the device and for the host, of a job that takes `full` on the device without a limit.
+///
+/// On the host device both are the machine's memory, unless the host's part is spilled to a file: what the device takes is no longer on offer for the host.
+pub(crate) fn memory(
+    device: &HostDevice,
+    budget: Budget,
+    policy: &PolicyArgs,
+    full: Bytes,
+) -> Result<[Bytes; 2], Failure> {
+    let free = available_memory().unwrap_or(Bytes::MAX);
+    let for_device = budget.resolve(full, Bytes(free.0 / 10 * 9));
+    let needed = for_device.min(full);
+    if needed > free {
+        let message = "give a smaller --budget, or auto for nine tenths of what is free";
+        return Err(anyhow!("{needed} needed on the device, {free} free; {message}").into());
+    }
+    let for_host = match policy.host_budget {
+        Budget::Auto => {
+            let offer = device.available_host_bytes().unwrap_or(Bytes::MAX);
+            let taken = if policy.spill_dir.is_some() { Bytes::ZERO } else { needed };
+            Bytes(offer.0.saturating_sub(taken.0))
+        }
+        other => host_bytes(other)?,
+    };
+    Ok([for_device, for_host])
+}
+
+/// A host budget that needs no device; no fraction, since nothing says of what.
+pub(crate) fn host_bytes(budget: Budget) -> Result<Bytes, Failure> {
     match budget {
         Budget::Fraction(_) => {
-            Err(Failure::Usage("--host-budget takes bytes (8GiB) or unlimited, no percentage".to_owned()))
+            Err(Failure::Usage("--host-budget takes bytes (8GiB), auto or unlimited, no percentage".to_owned()))
         }
-        budget => Ok(budget.resolve(Bytes::MAX)),
+        budget => Ok(budget.resolve(Bytes::MAX, Bytes::MAX)),
     }
 }

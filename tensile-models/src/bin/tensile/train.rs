@@ -72,7 +72,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     for path in args.save.iter().chain(&args.timeline).chain(&checkpoint) {
         checkpoint::check_writable(path)?;
     }
-    let device = setup::host_device(args.step.threads)?;
+    let device = setup::host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
     let job = setup::job(&args.model, &args.step, &args.optimizer, &device)?;
     let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
     let data = data::open_with(name, &*job.network, args.seed, &data::Options { augment: args.augment })?;
@@ -85,9 +85,10 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
         .with_warmup(args.warmup);
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.train.trace, &limits)?;
-    limits.host = setup::host_budget(args.policy.host_budget)?;
     limits.mode = args.policy.mode.into();
-    let budget = args.budget.resolve(none.report.arena);
+    let full = none.report.arena;
+    let [budget, host] = setup::memory(&device, args.budget, &args.policy, full)?;
+    limits.host = host;
     if !args.json {
         describe(args, &job, &none, &limits, budget)?;
     }
@@ -228,6 +229,7 @@ impl Session<'_> {
             trainer.save(path)?;
         }
         let report = Report::new(run, &mut trainer, budget, device_budget, evaluation)?;
+        let report = Report { spilled_bytes: self.device.spilled_bytes().0, ..report };
         Ok((losses, report))
     }
 
