@@ -40,6 +40,20 @@ const RESNET_50: [[usize; 6]; 21] = [
     [3, 512, 2048, 7, 1, 1],
 ];
 
+/// Convolutions of other kinds, in VGG-16, DenseNet-121 and Inception V3: input channels, output channels, input size, kernel height and width.
+const OTHERS: [[usize; 5]; 10] = [
+    [64, 64, 224, 3, 3],
+    [512, 512, 28, 3, 3],
+    [128, 32, 56, 3, 3],
+    [128, 32, 28, 3, 3],
+    [128, 32, 14, 3, 3],
+    [128, 32, 7, 3, 3],
+    [512, 128, 14, 1, 1],
+    [48, 64, 35, 5, 5],
+    [160, 160, 17, 1, 7],
+    [160, 160, 17, 7, 1],
+];
+
 /// 64 bytes at an aligned address.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -113,18 +127,23 @@ struct Case {
     ops: Vec<(Op, Vec<TensorType>)>,
 }
 
-/// Forward, gradient of the input, gradient of the weight.
+/// Forward, gradient of the input, gradient of the weight, with a square kernel.
 fn convolution(in_total: usize, [c, k, size, kernel, stride]: [usize; 5], groups: usize) -> Case {
-    let conv = Conv2d::new(stride, kernel / 2).groups(groups);
+    convolution_by(in_total, [c, k, size], [kernel; 2], stride, groups)
+}
+
+/// The same with a kernel of any height and width.
+fn convolution_by(in_total: usize, [c, k, size]: [usize; 3], kernel: [usize; 2], stride: usize, groups: usize) -> Case {
+    let conv = Conv2d { padding: kernel.map(|taps| taps / 2), ..Conv2d::new(stride, 0).groups(groups) };
     let x = TensorType::f32([BATCH, c, size, size]);
-    let w = TensorType::f32([k, c / groups, kernel, kernel]);
+    let w = TensorType::f32([k, c / groups, kernel[0], kernel[1]]);
     let forward: Op = conv.clone().into();
     let y = forward.def().infer(&[x.clone(), w.clone()]).expect("the shapes fit").remove(0);
     let input_grad = Conv2dInputGrad { conv: conv.clone(), size: [size; 2] };
-    let weight_grad = Conv2dWeightGrad { conv, kernel: [kernel; 2] };
+    let weight_grad = Conv2dWeightGrad { conv, kernel };
     let groups = if groups > 1 { format!(" groups {groups}") } else { String::new() };
     Case {
-        name: format!("conv {kernel}x{kernel}/{stride} {c:>4} -> {k:>4} at {size}{groups}"),
+        name: format!("conv {}x{}/{stride} {c:>4} -> {k:>4} at {size}{groups}", kernel[0], kernel[1]),
         in_total,
         ops: vec![
             (forward, vec![x.clone(), w.clone()]),
@@ -177,6 +196,7 @@ fn cases() -> Vec<Case> {
         }
         case
     }));
+    cases.extend(OTHERS.map(|[c, k, size, rows, columns]| convolution_by(0, [c, k, size], [rows, columns], 1, 1)));
     cases.push(convolution(0, [128, 128, 28, 3, 1], 32));
     cases.push(convolution(0, [144, 144, 56, 3, 1], 144));
     cases

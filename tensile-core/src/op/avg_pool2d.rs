@@ -38,6 +38,12 @@ impl AvgPool2d {
             self.pool.window(axis, index, size).len()
         }
     }
+
+    /// [`extent`](Self::extent) along the width, 0 for windows that begin past everything.
+    fn extent_or_zero(&self, index: usize, size: usize) -> usize {
+        let past = index * self.pool.stride[1] >= size + 2 * self.pool.padding[1];
+        if past { 0 } else { self.extent(1, index, size) }
+    }
 }
 
 impl OpDef for AvgPool2d {
@@ -75,6 +81,31 @@ impl OpDef for AvgPool2d {
     }
 }
 
+/// What the windows of one tile contribute to the divisor along the width: the same in every row. Whole numbers, so that products are exact.
+struct Widths {
+    /// Which tile they are of; none at first.
+    tile: usize,
+    widths: [f32; TILE],
+}
+
+impl Widths {
+    fn new() -> Self {
+        Self { tile: usize::MAX, widths: [0.0; TILE] }
+    }
+
+    #[inline(always)]
+    fn of(&mut self, op: &AvgPool2d, size: usize, tile: usize) -> &[f32; TILE] {
+        if self.tile != tile {
+            self.tile = tile;
+            for (index, width) in self.widths.iter_mut().enumerate() {
+                // Past the last window there may be nothing; nobody asks for those.
+                *width = op.extent_or_zero(tile * TILE + index, size) as f32;
+            }
+        }
+        &self.widths
+    }
+}
+
 /// One plane of the forward op, tap by tap over whole rows of outputs.
 struct Plane<'a> {
     op: &'a AvgPool2d,
@@ -88,6 +119,7 @@ impl Work for Plane<'_> {
     fn run(self) {
         let Self { op, planes, x, y } = self;
         let (pool, w) = (&op.pool, planes.w);
+        let mut widths = Widths::new();
         for (out_h, y) in y.chunks_exact_mut(planes.out_w).enumerate() {
             y.fill(0.0);
             for row in pool.window(0, out_h, planes.h) {
@@ -101,9 +133,11 @@ impl Work for Plane<'_> {
                     }
                 }
             }
-            let height = op.extent(0, out_h, planes.h);
-            for (out_w, y) in y.iter_mut().enumerate() {
-                *y /= (height * op.extent(1, out_w, w)) as f32;
+            let height = op.extent(0, out_h, planes.h) as f32;
+            for (tile, y) in y.chunks_mut(TILE).enumerate() {
+                for (y, width) in y.iter_mut().zip(widths.of(op, w, tile)) {
+                    *y /= height * width;
+                }
             }
         }
     }
@@ -153,14 +187,15 @@ impl Work for GradPlane<'_> {
     fn run(self) {
         let Self { op, planes, dx, dy } = self;
         let (pool, w) = (&op.pool, planes.w);
+        let mut widths = Widths::new();
         dx.fill(0.0);
         for (out_h, dy) in dy.chunks_exact(planes.out_w).enumerate() {
-            let height = op.extent(0, out_h, planes.h);
-            for (tile, dy) in dy.chunks(TILE).enumerate() {
-                let tile = tile * TILE..tile * TILE + dy.len();
+            let height = op.extent(0, out_h, planes.h) as f32;
+            for (index, dy) in dy.chunks(TILE).enumerate() {
+                let tile = index * TILE..index * TILE + dy.len();
                 let mut shares = [0.0; TILE];
-                for ((share, dy), out_w) in shares.iter_mut().zip(dy).zip(tile.clone()) {
-                    *share = dy / (height * op.extent(1, out_w, w)) as f32;
+                for ((share, dy), width) in shares.iter_mut().zip(dy).zip(widths.of(op, w, index)) {
+                    *share = dy / (height * width);
                 }
                 for row in pool.window(0, out_h, planes.h) {
                     for tap in 0..pool.kernel[1] {

@@ -84,8 +84,14 @@ impl Pool2d {
     /// Those of `windows` along the width whose tap `tap` lies within an input of width `size`, and the input position of the first of them.
     pub(crate) fn taps(&self, tap: usize, size: usize, windows: Range<usize>) -> (Range<usize>, usize) {
         let (stride, padding) = (self.stride[1], self.padding[1]);
-        let first = padding.saturating_sub(tap).div_ceil(stride).max(windows.start);
-        let end = (size + padding).saturating_sub(tap).div_ceil(stride).min(windows.end);
+        // A division by any number takes as long as a short row.
+        let windows_in = |n: usize| match stride {
+            1 => n,
+            2 => n.div_ceil(2),
+            _ => n.div_ceil(stride),
+        };
+        let first = windows_in(padding.saturating_sub(tap)).max(windows.start);
+        let end = windows_in((size + padding).saturating_sub(tap)).min(windows.end);
         if first >= end { (0..0, 0) } else { (first..end, first * stride + tap - padding) }
     }
 }
