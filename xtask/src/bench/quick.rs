@@ -12,6 +12,10 @@ use super::{keep, measure, mib, rate};
 struct Answer {
     device: String,
     threads: usize,
+    out_bytes_per_s: f64,
+    in_bytes_per_s: f64,
+    kernel_slowdown: f64,
+    copy_slowdown: f64,
     models: Vec<Model>,
 }
 
@@ -44,6 +48,7 @@ struct Row {
 struct Run {
     peak_bytes: u64,
     host_bytes: u64,
+    resident_bytes: Option<u64>,
     msr_none: f64,
     msr_retain: f64,
     eor_predicted: f64,
@@ -69,6 +74,13 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
         "# Training within a budget\n\nDevice: {}. The machine's rate: {:.0} GFLOP/s (`gemm` crate, 1024³, {threads} threads).",
         answer.device,
         rate / 1e9
+    );
+    println!(
+        "Copies: {:.1} GB/s out, {:.1} GB/s in; kernels take {:.2} times longer beside one, copies {:.2} times beside kernels.",
+        answer.out_bytes_per_s / 1e9,
+        answer.in_bytes_per_s / 1e9,
+        answer.kernel_slowdown,
+        answer.copy_slowdown
     );
     if answer.threads != threads {
         println!("The device ran on {} threads.", answer.threads);
@@ -101,18 +113,18 @@ fn print_model(model: &Model, rate: f64) {
         model.floor_op,
     );
     println!(
-        "| budget | bytes | peak counted | MSR (none) | MSR (retain) | EOR predicted | EOR measured | CBR | step ms | stall ms | evictions | out | in | reruns | host | plan ms | same losses |"
+        "| budget | bytes | peak counted | MSR (none) | MSR (retain) | EOR predicted | EOR measured | CBR | step ms | stall ms | evictions | out | in | reruns | host | resident | plan ms | same losses |"
     );
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|");
     for row in &model.rows {
         let Some(run) = &row.run else {
             let reason = row.infeasible.as_deref().unwrap_or("no reason given");
-            println!("| {} | {} | does not fit: {reason} {}", row.budget, mib(row.budget_bytes), "|".repeat(15));
+            println!("| {} | {} | does not fit: {reason} {}", row.budget, mib(row.budget_bytes), "|".repeat(16));
             continue;
         };
         let cbr = run.cbr.map_or("-".to_owned(), |cbr| format!("{cbr:.1}"));
         println!(
-            "| {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {cbr} | {:.1} | {:.1} | {} | {} | {} | {} | {} | {:.1} | {} |",
+            "| {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {cbr} | {:.1} | {:.1} | {} | {} | {} | {} | {} | {} | {:.1} | {} |",
             row.budget,
             mib(row.budget_bytes),
             mib(run.peak_bytes),
@@ -127,6 +139,7 @@ fn print_model(model: &Model, rate: f64) {
             mib(run.in_bytes),
             run.reruns,
             mib(run.host_bytes),
+            run.resident_bytes.map_or("-".to_owned(), mib),
             run.plan_ns as f64 * 1e-6,
             if run.losses_equal { "yes" } else { "NO" },
         );

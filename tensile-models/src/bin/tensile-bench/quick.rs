@@ -1,18 +1,20 @@
 //! Training steps of a few models under a few budgets, each beside steps without a limit.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
 use tensile_core::Device;
 use tensile_core::device::host::count;
-use tensile_core::device::host::{HostDevice, HostOptions};
+use tensile_core::device::host::{HostDevice, HostOptions, available_disk, available_memory};
+use tensile_models::budget::Budget;
 use tensile_models::data::Splits;
 use tensile_models::job::Job;
 use tensile_sched::baseline::{NoEviction, Retain};
 use tensile_sched::{Bytes, Limits, Planner, floor, planner};
 
-use crate::training::{ClassAnswer, Measured, Task, classes, measure, median, threads, trainer};
+use crate::training::{ClassAnswer, Measured, Task, classes, measure, median, resident, threads, trainer};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -34,12 +36,35 @@ pub(crate) struct Args {
     /// Policy.
     #[arg(long, default_value = "tensile")]
     policy: String,
+    /// Directory for what leaves the device; none for ordinary memory.
+    #[arg(long)]
+    spill_dir: Option<PathBuf>,
+    /// Most that leaves the device: 4GiB. With a spill directory, copies are measured at the speed of the system's cache if memory has room for twice
+    /// of it, otherwise at that of the disk.
+    #[arg(long, default_value = "unlimited")]
+    host_budget: Budget,
+}
+
+impl Args {
+    /// Bytes that may leave the device.
+    fn host_capacity(&self) -> Bytes {
+        let offer = match &self.spill_dir {
+            Some(dir) => available_disk(dir),
+            None => available_memory(),
+        };
+        self.host_budget.resolve(Bytes::MAX, offer.unwrap_or(Bytes::MAX))
+    }
 }
 
 #[derive(Serialize)]
 pub(crate) struct Answer {
     device: String,
     threads: usize,
+    /// Copies as the planner is told of them.
+    out_bytes_per_s: f64,
+    in_bytes_per_s: f64,
+    kernel_slowdown: f64,
+    copy_slowdown: f64,
     models: Vec<ModelAnswer>,
 }
 
@@ -81,6 +106,8 @@ struct Run {
     peak_bytes: u64,
     arena_bytes: u64,
     host_bytes: u64,
+    /// Of the process, at the end of the last step; absent where the system does not tell.
+    resident_bytes: Option<u64>,
     msr_none: f64,
     msr_retain: f64,
     /// Step time over that without a limit, less 1, by the simulator from measured latencies.
@@ -102,16 +129,22 @@ struct Run {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Answer> {
     let threads = threads(args.threads)?;
-    let device = Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?);
+    let host_capacity = args.host_capacity();
+    let spill_dir = args.spill_dir.clone();
+    let device =
+        Arc::new(HostDevice::new(HostOptions { threads, host_capacity, spill_dir, ..HostOptions::default() })?);
     let models = args.models.iter().map(|spec| model(args, spec, &device)).collect::<anyhow::Result<_>>()?;
-    Ok(Answer { device: device.info().name.clone(), threads, models })
+    let (name, link) = (device.info().name.clone(), device.info().link);
+    let (out_bytes_per_s, in_bytes_per_s) = (link.out_bytes_per_s, link.in_bytes_per_s);
+    let (kernel_slowdown, copy_slowdown) = (link.kernel_slowdown, link.copy_slowdown);
+    Ok(Answer { device: name, threads, out_bytes_per_s, in_bytes_per_s, kernel_slowdown, copy_slowdown, models })
 }
 
 fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<ModelAnswer> {
     let planner = planner::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
     let Task { name, job, data } = Task::open(spec, args.size, device)?;
     let batch = job.recipe.samples_per_step();
-    let unlimited = device.info().limits(Bytes::MAX);
+    let unlimited = Limits { host: args.host_capacity(), ..device.info().limits(Bytes::MAX) };
 
     // Measure latencies first, so that plans and predictions speak of this machine.
     eprintln!("{name}, batch {batch}: measuring latencies");
@@ -153,6 +186,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
         count::reset_peak();
         let mut limited = trainer(device, &measured_job, &*planner, &limits)?;
         let measured = measure(&mut limited, &data, args.steps)?;
+        let resident_bytes = resident("VmRSS:");
         drop(limited);
         let after = without_limit(device, &measured_job, &unlimited, &data, args.steps)?;
         let around: Vec<u64> = reference.steps.iter().chain(&after.steps).copied().collect();
@@ -168,6 +202,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
                 peak_bytes: measured.peak_bytes,
                 arena_bytes: report.arena.0,
                 host_bytes: report.host_arena.0,
+                resident_bytes,
                 msr_none: msr(none.report.arena),
                 msr_retain: msr(retain.report.arena),
                 eor_predicted: planned.simulation.step_time.0 as f64 / none.simulation.step_time.0 as f64 - 1.0,

@@ -10,7 +10,7 @@ use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_sched::Bytes;
 use tensile_sched::baseline::NoEviction;
 
-use crate::training::{ClassAnswer, Task, classes, measure, median, threads, trainer};
+use crate::training::{ClassAnswer, Task, classes, measure, median, resident, threads, trainer};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -66,11 +66,4 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Answer> {
         resident_bytes: peak.zip(at_start).map(|(peak, start)| peak.saturating_sub(start)),
         classes: classes(&job),
     })
-}
-
-/// Bytes of this process by a line of Linux's `/proc/self/status`.
-fn resident(line: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let value = status.lines().find_map(|text| text.strip_prefix(line))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
