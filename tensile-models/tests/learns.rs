@@ -98,6 +98,6 @@ fn an_encoder_learns_hidden_bytes() {
 
 #[test]
 fn graph_convolutions_tell_the_two_sides_of_the_karate_club() {
-    let report = train(&["gcn", "--data", "karate", "--batch", "1", "--epochs", "200", "--lr", "1e-2"]);
+    let report = train(&["gcn", "--data", "karate", "--epochs", "200", "--lr", "1e-2"]);
     assert!(report["accuracy"].as_f64().unwrap() >= 0.9, "{report}");
 }

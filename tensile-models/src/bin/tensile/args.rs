@@ -71,9 +71,9 @@ pub(crate) struct PolicyArgs {
 /// What to run, and on what.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
-    /// Samples in a batch.
-    #[arg(long, default_value_t = 64)]
-    pub(crate) batch: usize,
+    /// Samples in a batch; default 64, or 1 where a whole graph is a sample.
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
     /// Settings of the model, separated by commas: size=64, classes=10; `tensile info` lists them.
     #[arg(long, value_name = "NAME=NUMBER", value_delimiter = ',', value_parser = parse_setting)]
     pub(crate) set: Vec<(String, f64)>,

@@ -82,7 +82,9 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
         let settings: Vec<String> = model.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         out!("  {:<12} {}; {}; --set {}", model.name, model.about, model.task, settings.join(","));
     }
-    out!("\nData\n  digits, karate, synthetic; a CSV file; a folder with MNIST (IDX), CIFAR-10 or images in one folder for each class; a text")
+    out!(
+        "\nData\n  digits, karate, synthetic; a CSV file; a folder with MNIST (IDX), CIFAR-10 or images in one folder for each class; a text"
+    );
     out!("\nPolicies\n  {}", answer.policies.join(", "));
     Ok(())
 }

@@ -85,7 +85,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             let device = setup::host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
             let job = setup::job(model, &args.step, &args.optimizer, &device)?;
             let limits = device.info().limits(Bytes::MAX);
-            (format!("{model}, batch {}", args.step.batch), job.train.trace.clone(), limits, Some(device))
+            (format!("{model}, batch {}", job.recipe.batch), job.train.trace.clone(), limits, Some(device))
         }
         (None, None) => unreachable!("clap asks for one of both"),
     };

@@ -11,7 +11,7 @@ use tensile_core::optim::{Group, Optimizer, Rule, Select};
 use tensile_models::budget::Budget;
 use tensile_models::job::{Inference, Job, Recipe};
 use tensile_models::trainer::Predictor;
-use tensile_models::zoo::{self, Network};
+use tensile_models::zoo::{self, Network, Task};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Planner, planner};
 
@@ -80,15 +80,16 @@ pub(crate) fn host_device(threads: usize, spill_dir: Option<&Path>) -> Result<Ar
 }
 
 pub(crate) fn job(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &HostDevice) -> Result<Job, Failure> {
-    let (batch, accumulate) = (batch(args)?, usize::from(update.accumulate));
-    Ok(Job::new(&network(name, args)?, Recipe { batch, accumulate, optimizer: optimizer(update)? }, device)?)
+    let network = network(name, args)?;
+    let (batch, accumulate) = (batch(args, &*network)?, usize::from(update.accumulate));
+    Ok(Job::new(&network, Recipe { batch, accumulate, optimizer: optimizer(update)? }, device)?)
 }
 
 /// The model and the device of `eval` and `predict`, and limits for planning.
 pub(crate) fn trained(args: &TrainedArgs) -> Result<(Predictor<HostDevice>, Arc<dyn Network>), Failure> {
     let planner = policy(&args.policy.policy)?;
     let network = network(&args.model, &args.step)?;
-    let batch = batch(&args.step)?;
+    let batch = batch(&args.step, &*network)?;
     let device = host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
     let job = Inference::new(&network, batch, &*device)?;
     let mut limits = device.info().limits(Bytes::MAX);
@@ -98,14 +99,14 @@ pub(crate) fn trained(args: &TrainedArgs) -> Result<(Predictor<HostDevice>, Arc<
     Ok((Predictor::load(device, job, &*planner, limits, &args.load)?, network))
 }
 
-fn batch(args: &ModelArgs) -> Result<usize, Failure> {
-    if args.batch == 0 {
-        return Err(Failure::Usage("--batch 0 trains nothing; the least is 1".to_owned()));
+/// Samples in a batch.
+fn batch(args: &ModelArgs, network: &dyn Network) -> Result<usize, Failure> {
+    let default = if matches!(network.task(), Task::Nodes { .. }) { 1 } else { 64 };
+    match args.batch.unwrap_or(default) {
+        0 => Err(Failure::Usage("--batch 0 trains nothing; the least is 1".to_owned())),
+        batch if batch > 1 << 20 => Err(Failure::Usage(format!("--batch {batch} is too large; the most is 1048576"))),
+        batch => Ok(batch),
     }
-    if args.batch > 1 << 20 {
-        return Err(Failure::Usage(format!("--batch {} is too large; the most is 1048576", args.batch)));
-    }
-    Ok(args.batch)
 }
 
 /// The network of a name with the settings that are asked for.
