@@ -154,7 +154,7 @@ fn a_full_disk_is_told_with_figures() {
         let graph = common::classifier_of(tensile_core::Graph::new(), Some(&optimizer), [64, 1, 32, 32]).unwrap();
         let step = Arc::new(lower(&graph, &*device).unwrap());
         let compiled = compile(&step, &evict_all(&step.trace), &limits(&device, Bytes::MAX));
-        let init = |_: &tensile_core::Persistent, _: &mut [u8]| {};
+        let init = |_: &tensile_core::Persistent, _: usize, _: &mut [u8]| {};
         let refused = Executor::new(Arc::clone(&device), &compiled, ExecutorOptions::default(), init).map(|_| ());
         assert!(matches!(refused, Err(ExecError::Device(DeviceError::DiskFull { .. }))), "{refused:?}");
     }

@@ -172,7 +172,7 @@ fn every_failure_is_typed_and_stays_in_its_job() {
         let step = Arc::new(lower(&graph, &*device).unwrap());
         let free = limits(&device, Bytes::MAX);
         let compiled = common::compile(&step, &common::evict_all(&step.trace), &free);
-        let init = |_: &tensile_core::Persistent, _: &mut [u8]| {};
+        let init = |_: &tensile_core::Persistent, _: usize, _: &mut [u8]| {};
         let outcome =
             Executor::new(Arc::clone(&device), &compiled, ExecutorOptions::default(), init).and_then(|mut executor| {
                 let mut run = || -> Result<(), ExecError> {
@@ -260,7 +260,7 @@ fn capacity_is_shared_and_jobs_can_shrink() {
     let options = HostOptions { capacity, ..HostOptions::nominal(1) };
     let device = Arc::new(HostDevice::new(options).unwrap());
     let mut first = executor(&device, &large, ExecutorOptions::default());
-    let init = |_: &tensile_core::Persistent, _: &mut [u8]| {};
+    let init = |_: &tensile_core::Persistent, _: usize, _: &mut [u8]| {};
     let refused = Executor::new(Arc::clone(&device), &large, ExecutorOptions::default(), init).map(|_| ()).unwrap_err();
     assert_eq!(refused, DeviceError::OutOfMemory { requested: large.arena(), free: small.arena() }.into());
     first.step(&large, feed(0, &optimizer)).unwrap();

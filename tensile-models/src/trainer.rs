@@ -89,8 +89,8 @@ impl<D: Device> Trainer<D> {
         let planned_eval = planner.plan(&job.eval.trace, &eval_limits).map_err(TrainError::PlanEval)?;
         let train = Compiled::new(Arc::clone(&job.train), planned, limits)?;
         let eval = Compiled::new(Arc::clone(&job.eval), planned_eval, eval_limits)?;
-        let executor = Executor::new(device, &train, options, |persistent, bytes| {
-            bytes.copy_from_slice(&nn::init_value(persistent, seed));
+        let executor = Executor::new(device, &train, options, |persistent, first, bytes| {
+            nn::init_part(persistent, seed, first, bytes);
         })?;
         Ok(Self { job, train, eval, executor, steps: 0, seed })
     }
@@ -248,9 +248,10 @@ impl<D: Device> Predictor<D> {
         let eval = Compiled::new(Arc::clone(&job.eval), planned, limits)?;
         let predict = Compiled::new(Arc::clone(&job.predict), planned_predict, same_place)?;
         let options = ExecutorOptions { profile: false, ..ExecutorOptions::default() };
-        let executor = Executor::new(device, &eval, options, |persistent, bytes| {
+        let executor = Executor::new(device, &eval, options, |persistent, first, bytes| {
             let value = values.iter().find(|value| value.persistent.name == persistent.name);
-            bytes.copy_from_slice(&value.expect("a file that lacks a tensor was refused").bytes);
+            let value = &value.expect("a file that lacks a tensor was refused").bytes;
+            bytes.copy_from_slice(&value[first..][..bytes.len()]);
         })?;
         Ok(Self { job, eval, predict, executor })
     }

@@ -9,7 +9,7 @@ use crate::device::{Device, DeviceError, Region};
 use crate::exec::{Compiled, Executor, ExecutorOptions, Step, lower};
 use crate::grad::GradCall;
 use crate::graph::{Graph, GraphError, Value};
-use crate::nn::init_value;
+use crate::nn::{init_part, init_value};
 use crate::op::{Op, OpDef, OpError};
 use crate::tensor::{DType, TensorType};
 use crate::testing;
@@ -29,7 +29,8 @@ pub fn agree_with_the_reference<D: Device>(device: &Arc<D>, closeness: Closeness
         let limits = device.info().limits(Bytes::MAX);
         let planned = NoEviction.plan(&step.trace, &limits).expect("there is no limit");
         let compiled = Compiled::new(Arc::clone(&step), planned, limits).expect("planners make right programs");
-        let init = |persistent: &crate::Persistent, bytes: &mut [u8]| bytes.copy_from_slice(&init_value(persistent, 0));
+        let init =
+            |persistent: &crate::Persistent, first: usize, bytes: &mut [u8]| init_part(persistent, 0, first, bytes);
         let mut executor = Executor::new(Arc::clone(device), &compiled, ExecutorOptions::default(), init)
             .unwrap_or_else(|error| panic!("{}: {error}", case.name));
         let result = executor

@@ -8,7 +8,7 @@ use super::Case;
 use crate::device::Device;
 use crate::exec::{Compiled, Executor, ExecutorOptions, PersistentValue, Step, lower};
 use crate::graph::{Graph, GraphError, Init};
-use crate::nn::init_value;
+use crate::nn::init_part;
 use crate::op::conv2d::Conv2d;
 use crate::optim::{Optimizer, train};
 use crate::tensor::TensorType;
@@ -50,7 +50,7 @@ type Trained = (Vec<Vec<u8>>, Vec<PersistentValue>);
 fn train_steps<D: Device>(device: &Arc<D>, step: &Arc<Step>, planner: &dyn Planner, limits: Limits) -> Trained {
     let planned = planner.plan(&step.trace, &limits).expect("the budget is at least the floor");
     let compiled = Compiled::new(Arc::clone(step), planned, limits).expect("planners make right programs");
-    let init = |persistent: &crate::Persistent, bytes: &mut [u8]| bytes.copy_from_slice(&init_value(persistent, 1));
+    let init = |persistent: &crate::Persistent, first: usize, bytes: &mut [u8]| init_part(persistent, 1, first, bytes);
     let mut executor =
         Executor::new(Arc::clone(device), &compiled, ExecutorOptions { profile: true, poison: true }, init)
             .expect("a small job");

@@ -16,6 +16,9 @@ use crate::graph::Persistent;
 /// Results kept for tickets that have not been given to [`Executor::finish`] yet; older ones are forgotten.
 const MOST_RESULTS: usize = 16;
 
+/// Most bytes of a persistent tensor that are set at a time, so that large ones never stand in memory twice. A multiple of 16.
+const INIT_PART: usize = 1 << 20;
+
 /// How an executor works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecutorOptions {
@@ -99,7 +102,8 @@ pub struct Executor<D: Device> {
 }
 
 impl<D: Device> Executor<D> {
-    /// Allocates for a program and sets the persistent tensors: `init` gets each with its bytes, zero at first.
+    /// Allocates for a program and sets the persistent tensors: `init` gets each, part by part, with the first byte of the part (a multiple of 16) and the
+    /// part's bytes, zero at first.
     ///
     /// # Errors
     /// [`ExecError::Device`] if memory is short; [`ExecError::Alignment`], [`ExecError::Block`] if the program was planned for another device.
@@ -107,7 +111,7 @@ impl<D: Device> Executor<D> {
         device: Arc<D>,
         compiled: &Arc<Compiled>,
         options: ExecutorOptions,
-        mut init: impl FnMut(&Persistent, &mut [u8]),
+        mut init: impl FnMut(&Persistent, usize, &mut [u8]),
     ) -> Result<Self, ExecError> {
         compiled.fits_device(device.info())?;
         let (arena_bytes, host_bytes) = (compiled.arena().0, compiled.host_arena().0);
@@ -134,11 +138,14 @@ impl<D: Device> Executor<D> {
         };
         executor.current = executor.program(compiled)?;
         for (index, persistent) in compiled.step().persistents.iter().enumerate() {
-            executor.with_staging(persistent.ty.bytes(), |executor, bytes| {
-                bytes.fill(0);
-                init(persistent, bytes);
-                executor.store(index, bytes)
-            })?;
+            let all = persistent.ty.bytes();
+            for first in (0..all).step_by(INIT_PART) {
+                executor.with_staging(INIT_PART.min(all - first), |executor, bytes| {
+                    bytes.fill(0);
+                    init(persistent, first, bytes);
+                    executor.store(index, first, bytes)
+                })?;
+            }
         }
         Ok(executor)
     }

@@ -45,7 +45,7 @@ impl<D: Device> Executor<D> {
             let (expected, got) = (Bytes(expected as u64), Bytes(bytes.len() as u64));
             return Err(ExecError::Size { name: name.to_owned(), expected, got });
         }
-        self.store(index, bytes)
+        self.store(index, 0, bytes)
     }
 
     /// Drains the lanes and reads all persistent tensors, in the order of their declaration.
@@ -88,9 +88,11 @@ impl<D: Device> Executor<D> {
         Ok(())
     }
 
-    /// Writes to every place it has between steps; the lanes are drained.
-    pub(super) fn store(&self, index: usize, bytes: &[u8]) -> Result<(), ExecError> {
+    /// Writes a part, from byte `first` on, to every place that the tensor has between steps; the lanes are drained.
+    pub(super) fn store(&self, index: usize, first: usize, bytes: &[u8]) -> Result<(), ExecError> {
         let (device, host) = places(self.compiled().homes()[index], bytes.len());
+        let part = |whole: Region| Region { offset: whole.offset + first as u64, ..whole };
+        let (device, host) = (device.map(part), host.map(part));
         if let Some(region) = device {
             self.device.write(&self.arena, region, bytes)?;
         }

@@ -102,7 +102,7 @@ impl Isa {
         }
     }
 
-    /// The product of one tile: `acc[i][j] = Σ a[i][l]·b[l][j]` over l < `depth` in that order, with fused multiply-adds where the processor has them.
+    /// The product of one tile: `acc[i][j] = Σ a[i][l]·b[l][j]` over l < `depth`, in chains of [`CHAIN`](super::gemm::CHAIN) terms in that order, with fused multiply-adds where the processor has them.
     /// `a` has rows of [`PACKED_ROW`](super::gemm::PACKED_ROW) floats, `b` of [`panel_row`](Self::panel_row), `acc` of [`tile_columns`](Self::tile_columns).
     pub(crate) fn tile(self, rows: usize, depth: usize, a: &[f32], b: &[f32], acc: &mut [f32]) {
         let columns = self.tile_columns();

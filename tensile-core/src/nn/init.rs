@@ -12,18 +12,28 @@ use crate::tensor::DType;
 /// # Panics
 /// If an integer tensor asks for random values.
 pub fn init_value(persistent: &Persistent, seed: u64) -> Vec<u8> {
-    let n = persistent.ty.numel();
+    let mut bytes = vec![0; persistent.ty.bytes()];
+    init_part(persistent, seed, 0, &mut bytes);
+    bytes
+}
+
+/// As many of the bytes of [`init_value`] as there is room for, from byte `first` on, which is a multiple of 16: large tensors need never stand in memory twice.
+///
+/// # Panics
+/// As [`init_value`]; if `first` is not a multiple of 16.
+pub fn init_part(persistent: &Persistent, seed: u64, first: usize, into: &mut [u8]) {
     if let Init::Constant(value) = persistent.init {
-        return match persistent.ty.dtype {
-            DType::F32 => value.to_le_bytes().repeat(n),
-            DType::I32 => (value as i32).to_le_bytes().repeat(n),
-            DType::U8 => vec![value as u8; n],
-        };
+        match persistent.ty.dtype {
+            DType::F32 => into.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&value.to_le_bytes())),
+            DType::I32 => into.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&(value as i32).to_le_bytes())),
+            DType::U8 => into.fill(value as u8),
+        }
+        return;
     }
     assert_eq!(persistent.ty.dtype, DType::F32, "'{}': only f32 tensors begin at random", persistent.name);
+    assert!(first.is_multiple_of(BLOCK), "a part begins at a whole block, not at byte {first}");
     let (key, [low, high]) = (words(seed), words(hash(&persistent.name)));
-    let mut bytes = Vec::with_capacity(4 * n + 12);
-    for block in 0..n.div_ceil(4) as u64 {
+    for (block, to) in (first as u64 / BLOCK as u64..).zip(into.chunks_mut(BLOCK)) {
         // Names take the upper half of the counter, the element its lower half.
         let [block_low, block_high] = words(block);
         let random = philox4x32([block_low, block_high, low, high], key);
@@ -36,11 +46,12 @@ pub fn init_value(persistent: &Persistent, seed: u64) -> Vec<u8> {
                 [a, b, c, d].map(|value| std * value)
             }
         };
-        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        to.chunks_exact_mut(4).zip(values).for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
     }
-    bytes.truncate(4 * n);
-    bytes
 }
+
+/// Bytes of the elements that one random draw gives.
+const BLOCK: usize = 16;
 
 /// Two normal numbers from two words.
 fn box_muller(a: u32, b: u32) -> [f32; 2] {
@@ -64,6 +75,12 @@ mod tests {
         let ty = TensorType::f32([n]);
         let bytes = init_value(&Persistent { name: name.to_owned(), role: Role::Parameter, ty, init }, seed);
         assert_eq!(bytes.len(), 4 * n);
+        let mut parts = vec![0; 4 * n];
+        let persistent = Persistent { name: name.to_owned(), role: Role::Parameter, ty: TensorType::f32([n]), init };
+        for (index, part) in parts.chunks_mut(48).enumerate() {
+            init_part(&persistent, seed, 48 * index, part);
+        }
+        assert!(parts == bytes, "the whole is its parts");
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 

@@ -29,7 +29,7 @@
 mod init;
 mod transformer;
 
-pub use init::init_value;
+pub use init::{init_part, init_value};
 
 use crate::graph::{Graph, GraphError, Init, Value};
 use crate::op::conv2d::Conv2d;

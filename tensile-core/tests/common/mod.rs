@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::exec::{Compiled, Executor, ExecutorOptions, Named, PersistentValue, Step, StepResult, lower};
-use tensile_core::nn::init_value;
+use tensile_core::nn::{init_part, init_value};
 use tensile_core::op::conv2d::Conv2d;
 use tensile_core::op::pool::Pool2d;
 use tensile_core::optim::{Optimizer, SCALARS, train};
@@ -330,8 +330,8 @@ pub(crate) fn executor(
     compiled: &Arc<Compiled>,
     options: ExecutorOptions,
 ) -> Executor<HostDevice> {
-    let init = |persistent: &tensile_core::Persistent, bytes: &mut [u8]| {
-        bytes.copy_from_slice(&init_value(persistent, SEED));
+    let init = |persistent: &tensile_core::Persistent, first: usize, bytes: &mut [u8]| {
+        init_part(persistent, SEED, first, bytes);
     };
     Executor::new(Arc::clone(device), compiled, options, init).expect("the executor starts")
 }

@@ -15,7 +15,7 @@ pub(crate) use x86::*;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::{Bias, Block, PACKED_ROW};
+    use super::super::{Bias, Block, CHAIN, PACKED_ROW};
     use super::COLUMNS;
 
     /// Runs `work` compiled with these instructions.
@@ -61,24 +61,30 @@ mod x86 {
     /// As [`tile`], for `R` rows.
     #[target_feature(enable = "avx512f")]
     unsafe fn tile_of<const R: usize>(depth: usize, a: *const f32, b: *const f32, acc: *mut f32) {
-        let mut sums = [[_mm512_setzero_ps(); 2]; R];
-        for l in 0..depth {
-            // SAFETY: row `l` of `b` and element `l` of each row of `a` are within what the caller promises.
-            unsafe {
-                let b0 = _mm512_loadu_ps(b.add(l * COLUMNS));
-                let b1 = _mm512_loadu_ps(b.add(l * COLUMNS + 16));
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let a = _mm512_set1_ps(*a.add(i * PACKED_ROW + l));
-                    sum[0] = _mm512_fmadd_ps(a, b0, sum[0]);
-                    sum[1] = _mm512_fmadd_ps(a, b1, sum[1]);
+        for first in (0..depth.max(1)).step_by(CHAIN) {
+            let mut sums = [[_mm512_setzero_ps(); 2]; R];
+            for l in first..depth.min(first + CHAIN) {
+                // SAFETY: row `l` of `b` and element `l` of each row of `a` are within what the caller promises.
+                unsafe {
+                    let b0 = _mm512_loadu_ps(b.add(l * COLUMNS));
+                    let b1 = _mm512_loadu_ps(b.add(l * COLUMNS + 16));
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let a = _mm512_set1_ps(*a.add(i * PACKED_ROW + l));
+                        sum[0] = _mm512_fmadd_ps(a, b0, sum[0]);
+                        sum[1] = _mm512_fmadd_ps(a, b1, sum[1]);
+                    }
                 }
             }
-        }
-        for (i, sum) in sums.iter().enumerate() {
-            // SAFETY: row `i` of the tile is within what the caller promises.
-            unsafe {
-                _mm512_storeu_ps(acc.add(i * COLUMNS), sum[0]);
-                _mm512_storeu_ps(acc.add(i * COLUMNS + 16), sum[1]);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: row `i` of the tile is within what the caller promises.
+                unsafe {
+                    if first > 0 {
+                        sum[0] = _mm512_add_ps(_mm512_loadu_ps(acc.add(i * COLUMNS)), sum[0]);
+                        sum[1] = _mm512_add_ps(_mm512_loadu_ps(acc.add(i * COLUMNS + 16)), sum[1]);
+                    }
+                    _mm512_storeu_ps(acc.add(i * COLUMNS), sum[0]);
+                    _mm512_storeu_ps(acc.add(i * COLUMNS + 16), sum[1]);
+                }
             }
         }
     }

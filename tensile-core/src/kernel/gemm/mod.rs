@@ -13,8 +13,8 @@
 //!   packed in blocks of some hundred rows, 256 deep   (L2)
 //! ```
 //!
-//! An element of C is a sum of blocks of at most 256 terms, cut by the length of the sum alone; a block is a chain of multiply-adds in order. Neither the
-//! pieces nor the tiles nor the number of threads change that, so neither do they change a bit of the result.
+//! An element of C is a sum of blocks of at most 256 terms, cut by the length of the sum alone; a block is a sum of chains of 64 multiply-adds in order (rounding
+//! grows with the length of a chain). Neither the pieces nor the tiles nor the number of threads change that, so neither do they change a bit of the result.
 //!
 //! The scheme of blocks and packing is that of Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication* (2008). Here packing reads through
 //! a [`Source`], so that a convolution packs patches straight from the image, and every thread packs for itself, so that nothing waits.
@@ -40,6 +40,8 @@ use crate::kernel::isa::Isa;
 
 /// Most terms in a block of the sum.
 const DEPTH: usize = 256;
+/// Most terms that are added up one after another.
+pub(crate) const CHAIN: usize = 64;
 /// Floats between packed rows of A: not a power of two, so that the rows of a tile do not meet in one set of the cache.
 pub(crate) const PACKED_ROW: usize = DEPTH + 16;
 /// Most columns of any family's tile.

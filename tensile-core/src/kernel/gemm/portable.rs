@@ -1,6 +1,6 @@
 //! Tiles of up to 4 × 16 in plain Rust, for processors without known vector instructions.
 
-use super::PACKED_ROW;
+use super::{CHAIN, PACKED_ROW};
 
 /// Most rows of a tile.
 pub(crate) const ROWS: usize = 4;
@@ -21,18 +21,23 @@ pub(crate) fn tile(rows: usize, depth: usize, a: &[f32], b: &[f32], acc: &mut [f
 fn tile_of<const R: usize>(depth: usize, a: &[f32], b: &[f32], acc: &mut [f32]) {
     const HALF: usize = COLUMNS / 2; // eight columns of four rows fit into 16 registers of four lanes
     for half in 0..2 {
-        let mut sums = [[0.0f32; HALF]; R];
-        for (l, b) in b.chunks_exact(COLUMNS).take(depth).enumerate() {
-            let b: &[f32; HALF] = b[half * HALF..][..HALF].try_into().expect("half a row");
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let a = a[i * PACKED_ROW + l];
-                for (sum, b) in sum.iter_mut().zip(b) {
-                    *sum += a * b;
+        for first in (0..depth.max(1)).step_by(CHAIN) {
+            let mut sums = [[0.0f32; HALF]; R];
+            for (l, b) in b.chunks_exact(COLUMNS).enumerate().take(depth.min(first + CHAIN)).skip(first) {
+                let b: &[f32; HALF] = b[half * HALF..][..HALF].try_into().expect("half a row");
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let a = a[i * PACKED_ROW + l];
+                    for (sum, b) in sum.iter_mut().zip(b) {
+                        *sum += a * b;
+                    }
                 }
             }
-        }
-        for (i, sum) in sums.iter().enumerate() {
-            acc[i * COLUMNS + half * HALF..][..HALF].copy_from_slice(sum);
+            for (i, sums) in sums.iter().enumerate() {
+                let total = &mut acc[i * COLUMNS + half * HALF..][..HALF];
+                for (total, sum) in total.iter_mut().zip(sums) {
+                    *total = if first > 0 { *total + sum } else { *sum };
+                }
+            }
         }
     }
 }
