@@ -157,7 +157,7 @@ struct Session<'a> {
 /// File that `--checkpoint` writes into its folder.
 const CHECKPOINT: &str = "checkpoint.safetensors";
 
-/// A step that has been begun, and where its epoch or its part ends.
+/// A step that has been begun; it and its epoch count from 0.
 struct Begun {
     ticket: Ticket,
     step: u64,
