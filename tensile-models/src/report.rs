@@ -97,7 +97,7 @@ impl Report {
             stall_ns: stats.stall_time.0 / steps,
             step_ns: stats.step_time.0 / steps,
             predicted_step_ns: planned.simulation.step_time.0,
-            resident_bytes: resident_bytes(),
+            resident_bytes: process_bytes("VmRSS:"),
         })
     }
 
@@ -129,10 +129,10 @@ pub fn n_parameters(step: &Step) -> usize {
     step.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.ty.numel()).sum()
 }
 
-/// Resident memory of this process, from `/proc`.
-fn resident_bytes() -> Option<u64> {
+/// Bytes of this process by a line of Linux's `/proc/self/status`: `VmRSS:` for resident memory, `VmHWM:` for its peak. None where the system does not tell.
+pub fn process_bytes(line: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let value = status.lines().find_map(|text| text.strip_prefix(line))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }

@@ -261,11 +261,6 @@ impl<D: Device> Predictor<D> {
         self.job.batch
     }
 
-    /// The program for evaluation.
-    pub fn program(&self) -> &Arc<Compiled> {
-        &self.eval
-    }
-
     /// How well the network tells the labels of `data`.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
 use tensile_models::data::{Loader, Position, Synthetic};
 use tensile_models::job::{Job, LOSS, Recipe};
+use tensile_models::report::process_bytes;
 use tensile_models::trainer::Trainer;
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::planner::Tensile;
@@ -19,13 +20,6 @@ use tensile_sched::{Bytes, Effort, Planner};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// Resident memory of this process, where the system tells.
-fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
 
 #[test]
 fn two_thousand_steps_with_evaluation_in_between_leave_memory_flat() {
@@ -54,7 +48,7 @@ fn two_thousand_steps_with_evaluation_in_between_leave_memory_flat() {
             let ticket = pending.take().unwrap();
             assert!(trainer.finish(ticket).unwrap().scalar(LOSS).is_finite());
             trainer.evaluate(&*data.test).unwrap();
-            memory.push((count::current(Tag::Device), count::current(Tag::Host), resident()));
+            memory.push((count::current(Tag::Device), count::current(Tag::Host), process_bytes("VmRSS:")));
         }
     }
     let [early, .., late] = memory.as_slice() else { panic!("measured more than once") };

@@ -11,10 +11,11 @@ use tensile_core::device::host::{HostDevice, HostOptions, available_disk, availa
 use tensile_models::budget::Budget;
 use tensile_models::data::Splits;
 use tensile_models::job::Job;
+use tensile_models::report::process_bytes;
 use tensile_sched::baseline::{NoEviction, Retain};
 use tensile_sched::{Bytes, Limits, Planner, floor, planner};
 
-use crate::training::{ClassAnswer, Measured, Task, classes, measure, median, resident, threads, trainer};
+use crate::training::{ClassAnswer, Measured, Task, classes, measure, median, threads, trainer};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -186,7 +187,7 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
         count::reset_peak();
         let mut limited = trainer(device, &measured_job, &*planner, &limits)?;
         let measured = measure(&mut limited, &data, args.steps)?;
-        let resident_bytes = resident("VmRSS:");
+        let resident_bytes = process_bytes("VmRSS:");
         drop(limited);
         let after = without_limit(device, &measured_job, &unlimited, &data, args.steps)?;
         let around: Vec<u64> = reference.steps.iter().chain(&after.steps).copied().collect();

@@ -7,10 +7,11 @@ use serde::Serialize;
 use tensile_core::Device;
 use tensile_core::device::host::count::{self, Tag};
 use tensile_core::device::host::{HostDevice, HostOptions};
+use tensile_models::report::process_bytes;
 use tensile_sched::Bytes;
 use tensile_sched::baseline::NoEviction;
 
-use crate::training::{ClassAnswer, Task, classes, measure, median, resident, threads, trainer};
+use crate::training::{ClassAnswer, Task, classes, measure, median, threads, trainer};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -42,14 +43,14 @@ pub(crate) struct Answer {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Answer> {
-    let at_start = resident("VmRSS:");
+    let at_start = process_bytes("VmRSS:");
     let threads = threads(args.threads)?;
     let device = Arc::new(HostDevice::new(HostOptions { threads, ..HostOptions::default() })?);
     let Task { name, mut job, data } = Task::open(&args.model, 0, &device)?;
     eprintln!("{name}, batch {}", job.recipe.samples_per_step());
     let mut trainer = trainer(&device, &job, &NoEviction, &device.info().limits(Bytes::MAX))?;
     let measured = measure(&mut trainer, &data, args.steps)?;
-    let peak = resident("VmHWM:");
+    let peak = process_bytes("VmHWM:");
     let stats = trainer.stats().context("the trainer has run")?;
     let mut step = (*job.train).clone();
     step.trace = stats.measured_trace(&job.train)?;

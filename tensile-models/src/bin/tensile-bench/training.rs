@@ -41,13 +41,6 @@ pub(crate) fn threads(given: usize) -> anyhow::Result<usize> {
     if given == 0 { Ok(std::thread::available_parallelism()?.get()) } else { Ok(given) }
 }
 
-/// Bytes of this process by a line of Linux's `/proc/self/status`.
-pub(crate) fn resident(line: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let value = status.lines().find_map(|text| text.strip_prefix(line))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
 /// Timed steps.
 pub(crate) struct Measured {
     /// Bits of the losses of all steps.
