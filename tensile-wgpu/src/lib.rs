@@ -1,4 +1,11 @@
 //! The wgpu device of Tensile: Vulkan, Metal and DX12.
-//!
-//! Purpose: the same programs on any GPU, with WGSL kernels and staged copies on one queue. Nothing of it is built yet, so this
-//! crate exports nothing and no program offers the backend.
+#![deny(unsafe_code)]
+#![allow(dead_code)] // until the device that uses all of it stands
+
+mod adapter;
+mod error;
+mod gpu;
+mod kernel;
+mod shader;
+
+pub use adapter::{AdapterChoice, AdapterError, AdapterInfo, Backend, Power, adapters};

@@ -1,0 +1,13 @@
+use tensile_core::op::fill::{Fill};
+
+use super::{Caps, Kernel, Plan, Refused, Types};
+use crate::shader::Shader;
+
+#[cfg(test)]
+pub(super) const SHADERS: &[&Shader] = &[];
+
+impl Kernel for Fill {
+    fn plan(&self, _types: Types<'_>, _caps: &Caps) -> Result<Plan, Refused> {
+        Err(Refused::NoKernel)
+    }
+}

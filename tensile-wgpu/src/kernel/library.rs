@@ -1,0 +1,1 @@
+//! WGSL functions that shaders share: for [`Shader::libraries`](crate::shader::Shader::libraries).
