@@ -40,6 +40,22 @@ pub enum DeviceError {
         /// Why, if there is more to say.
         detail: String,
     },
+    /// A tensor is larger than a kernel of this device can see at a time.
+    #[error(
+        "{device}: {tensor} of op '{op}' has {bytes}, but a kernel sees at most {limit} of a tensor at a time: use a smaller batch or layer, or the host device (--backend cpu)"
+    )]
+    Binding {
+        /// Name of the device.
+        device: String,
+        /// Name of the op.
+        op: String,
+        /// Which tensor: `input 1 f32[4096, 9216]`.
+        tensor: String,
+        /// Its size.
+        bytes: Bytes,
+        /// The device's limit.
+        limit: Bytes,
+    },
     /// A kernel failed or panicked.
     #[error("kernel '{op}' failed: {detail}")]
     Kernel {
@@ -62,6 +78,14 @@ pub enum DeviceError {
     #[error("device lost: {detail}")]
     DeviceLost {
         /// What happened.
+        detail: String,
+    },
+    /// The device made no progress for a long time. Its work may be lost, so its jobs should end.
+    #[error("the device made no progress for {seconds} s: {detail}")]
+    Timeout {
+        /// How long.
+        seconds: u64,
+        /// What was waited for.
         detail: String,
     },
     /// The time of an event was asked for that has not happened.

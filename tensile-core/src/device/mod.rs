@@ -13,6 +13,8 @@
 
 pub mod error;
 pub mod host;
+pub mod ledger;
+pub mod recording;
 
 use std::fmt;
 

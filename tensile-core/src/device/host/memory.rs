@@ -1,4 +1,4 @@
-//! Arenas of the host device, and the ledger that keeps them within its capacity.
+//! Arenas of the host device.
 //!
 //! The only `unsafe` code here allocates, frees and copies; every access is checked against the size of the memory. That no two accesses race is
 //! the duty of whoever enqueues work, see [`Memory`].
@@ -6,51 +6,17 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tensile_sched::Bytes;
 
 use super::count::{Tag, with_tag};
 use super::system;
+use crate::device::ledger::Ledger;
 use crate::device::{DeviceError, Region};
 
 /// Arenas start at a page, so that addresses in them are as well aligned as their offsets.
 const PAGE: usize = 4096;
-
-/// Bytes of one kind that all arenas of a device may take together.
-#[derive(Debug)]
-pub(super) struct Ledger {
-    capacity: u64,
-    used: Mutex<u64>,
-}
-
-impl Ledger {
-    pub(super) fn new(capacity: u64) -> Self {
-        Self { capacity, used: Mutex::new(0) }
-    }
-
-    pub(super) fn used(&self) -> u64 {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn free(&self) -> u64 {
-        self.capacity - self.used()
-    }
-
-    /// Books `bytes` in place of `before`.
-    pub(super) fn book(&self, before: u64, bytes: u64) -> Result<(), DeviceError> {
-        if bytes > self.capacity {
-            return Err(DeviceError::TooLarge { requested: Bytes(bytes), capacity: Bytes(self.capacity) });
-        }
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = *used - before;
-        if bytes > self.capacity - others {
-            return Err(DeviceError::OutOfMemory { requested: Bytes(bytes), free: Bytes(self.capacity - others) });
-        }
-        *used = others + bytes;
-        Ok(())
-    }
-}
 
 /// One allocation, page-aligned, zeroed at first.
 ///

@@ -15,7 +15,7 @@ mod store;
 mod stream;
 mod system;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -30,15 +30,17 @@ pub use store::available_disk;
 pub use stream::HostStream;
 pub use system::{available_memory, total_memory};
 
+use crate::device::ledger::Ledger;
+use crate::device::recording::Recording;
 use crate::device::{Device, DeviceError, DeviceInfo, OpCall, Region};
 use crate::op::Op;
 use crate::tensor::TensorType;
 use count::Tag;
 use emulate::Injections;
-use memory::{Ledger, Memory};
+use memory::Memory;
 use rates::Spill;
 use store::Store;
-use stream::{Command, Kernel, Recording, Transfer};
+use stream::{Command, Kernel, Transfer};
 
 /// Every kernel argument starts at a multiple of this: a cache line, and the widest vector register.
 const REGION_ALIGNMENT: u64 = 64;
@@ -258,9 +260,48 @@ const POISON: u8 = 0xff;
 #[derive(Debug)]
 pub struct HostDeviceArena(Arc<Memory>);
 
-/// Host memory of one job on the host device.
-#[derive(Debug)]
+/// Host memory of one job: ordinary memory, or a file. Other backends whose host memory is not page-locked use it too.
+///
+/// What threads do with it at one time must not conflict, see [`Device`](crate::Device).
+#[derive(Clone, Debug)]
 pub struct HostArena(Arc<Store>);
+
+impl HostArena {
+    /// Allocates within a ledger: in a file without a name if there is a directory for it.
+    ///
+    /// # Errors
+    /// [`DeviceError::HostOutOfMemory`], [`DeviceError::DiskFull`], [`DeviceError::Spill`].
+    pub fn new(ledger: &Arc<Ledger>, spill_dir: Option<&Path>, bytes: u64) -> Result<Self, DeviceError> {
+        Ok(Self(Arc::new(Store::new(ledger, spill_dir, bytes)?)))
+    }
+
+    /// Reads a region.
+    ///
+    /// # Errors
+    /// [`DeviceError::Spill`] if the file cannot be read.
+    ///
+    /// # Panics
+    /// If the region goes beyond the arena or has another size than the buffer: a program that was not checked.
+    pub fn read(&self, region: Region, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.read(region, into)
+    }
+
+    /// Writes a region.
+    ///
+    /// # Errors
+    /// [`DeviceError::Spill`] if the file cannot be written.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    pub fn write(&self, region: Region, from: &[u8]) -> Result<(), DeviceError> {
+        self.0.write(region, from)
+    }
+
+    /// Whether both are the same memory.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 /// An event of the host device.
 #[derive(Debug, Default)]
@@ -321,7 +362,7 @@ impl Device for HostDevice {
                 None => DeviceError::HostOutOfMemory { requested },
             });
         }
-        Ok(HostArena(Arc::new(Store::new(&self.shared.host_ledger, spill_dir, bytes)?)))
+        HostArena::new(&self.shared.host_ledger, spill_dir, bytes)
     }
 
     fn stream(&self, lane: Lane) -> Result<HostStream, DeviceError> {
@@ -402,10 +443,10 @@ impl Device for HostDevice {
     }
 
     fn read_host(&self, arena: &HostArena, region: Region, into: &mut [u8]) -> Result<(), DeviceError> {
-        arena.0.read(region, into)
+        arena.read(region, into)
     }
 
     fn write_host(&self, arena: &HostArena, region: Region, from: &[u8]) -> Result<(), DeviceError> {
-        arena.0.write(region, from)
+        arena.write(region, from)
     }
 }

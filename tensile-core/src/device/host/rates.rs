@@ -12,9 +12,10 @@ use rayon::prelude::*;
 use tensile_sched::{Duplex, Link, Nanos};
 
 use super::count::Tag;
-use super::memory::{Ledger, Memory};
+use super::memory::Memory;
 use super::store::Store;
 use super::stream::Kernel;
+use crate::device::ledger::Ledger;
 use crate::device::{Arg, DeviceError, OpCall, Region};
 use crate::op::Op;
 use crate::op::matmul::MatMul;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tensile_sched::Bytes;
 
 use super::count::Tag;
-use super::memory::{Ledger, Memory};
+use super::memory::Memory;
+use crate::device::ledger::Ledger;
 use crate::device::{DeviceError, Region};
 
 /// A host arena. As with [`Memory`], what threads do with it at one time must not conflict.

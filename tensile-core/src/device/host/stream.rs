@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rayon::ThreadPool;
@@ -15,48 +15,10 @@ use super::emulate::{Injected, Random};
 use super::memory::Memory;
 use super::store::Store;
 use super::{REGION_ALIGNMENT, Shared};
+use crate::device::recording::{Outcome, Recording};
 use crate::device::{DeviceError, OpCall, Region};
 use crate::op::Op;
 use crate::tensor::TensorType;
-
-/// What a recording found when everything before it had ended.
-#[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    /// Nanoseconds on the device's clock.
-    pub(super) time: u64,
-    /// The failure of the stream at that point.
-    pub(super) result: Result<(), DeviceError>,
-}
-
-/// One recording of an event: happens once.
-#[derive(Debug, Default)]
-pub(super) struct Recording {
-    outcome: Mutex<Option<Outcome>>,
-    happened: Condvar,
-}
-
-impl Recording {
-    fn complete(&self, outcome: Outcome) {
-        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        self.happened.notify_all();
-    }
-
-    /// Blocks until it has happened.
-    pub(super) fn wait(&self) -> Outcome {
-        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(outcome) = outcome.as_ref() {
-                return outcome.clone();
-            }
-            outcome = self.happened.wait(outcome).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// The outcome, if it has happened.
-    pub(super) fn get(&self) -> Option<Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
 
 /// A kernel with its arguments. Holds the arena, so that the bytes stay while it is queued.
 #[derive(Debug)]
