@@ -5,6 +5,7 @@ use std::fmt;
 use pollster::block_on;
 use tensile_sched::Bytes;
 
+use crate::device::LowerLimits;
 use crate::gpu::Gpu;
 use crate::kernel::{ALIGNMENT, Caps};
 
@@ -296,7 +297,11 @@ fn pick(choice: &AdapterChoice) -> Result<(wgpu::Adapter, AdapterInfo), AdapterE
 ///
 /// # Errors
 /// [`AdapterError`].
-pub(crate) fn open(choice: &AdapterChoice, timestamps: bool) -> Result<(Gpu, AdapterInfo), AdapterError> {
+pub(crate) fn open(
+    choice: &AdapterChoice,
+    timestamps: bool,
+    lower: LowerLimits,
+) -> Result<(Gpu, AdapterInfo), AdapterError> {
     let (adapter, info) = pick(choice)?;
     let has = adapter.limits();
     let mut features = wgpu::Features::IMMEDIATES;
@@ -327,13 +332,13 @@ pub(crate) fn open(choice: &AdapterChoice, timestamps: bool) -> Result<(Gpu, Ada
     };
     let (device, queue) = block_on(adapter.request_device(&descriptor))
         .map_err(|error| AdapterError::Refused { name: info.name.clone(), detail: error.to_string() })?;
-    Ok((Gpu::new(device, queue, caps(&info)), info))
+    Ok((Gpu::new(device, queue, caps(&info, lower)), info))
 }
 
-fn caps(info: &AdapterInfo) -> Caps {
+fn caps(info: &AdapterInfo, lower: LowerLimits) -> Caps {
     let software = info.kind == Kind::Software;
     Caps {
-        max_binding: info.max_binding.0 / ALIGNMENT * ALIGNMENT,
+        max_binding: lower.binding.unwrap_or(u64::MAX).min(info.max_binding.0) / ALIGNMENT * ALIGNMENT,
         software,
         // A tenth of a second and less, at rates that slow adapters of each kind reach.
         max_flops: if software { 4e8 } else { 2e10 },

@@ -83,13 +83,24 @@ impl Gpu {
         }
     }
 
-    /// Compiles what a plan needs, for distinct tensors.
+    /// Compiles what a plan needs: for distinct tensors, and for outputs in the place of inputs by each of `pairs` (input, output).
     ///
     /// # Errors
     /// If the driver refuses a shader.
-    pub(crate) fn compile(&self, plan: &Plan) -> Result<(), GpuError> {
+    pub(crate) fn compile(&self, plan: &Plan, pairs: &[(usize, usize)]) -> Result<(), GpuError> {
         for dispatch in &plan.dispatches {
-            self.pipeline(dispatch.shader, (0..dispatch.bindings.len()).collect())?;
+            let bindings = &dispatch.bindings;
+            let same = |a: &Binding, b: &Binding| (a.offset, a.bytes) == (b.offset, b.bytes);
+            self.pipeline(dispatch.shader, (0..bindings.len()).collect())?;
+            for &(input, output) in pairs {
+                let at = |place: Place| bindings.iter().position(|binding| binding.place == place);
+                let (Some(a), Some(b)) = (at(Place::Input(input)), at(Place::Output(output))) else { continue };
+                if same(&bindings[a], &bindings[b]) {
+                    let mut alias: Vec<usize> = (0..bindings.len()).collect();
+                    alias[a.max(b)] = a.min(b);
+                    self.pipeline(dispatch.shader, alias)?;
+                }
+            }
         }
         Ok(())
     }

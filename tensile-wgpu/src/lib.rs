@@ -3,9 +3,20 @@
 #![allow(dead_code)] // until the device that uses all of it stands
 
 mod adapter;
+mod arena;
+mod complete;
+mod core;
+mod device;
 mod error;
 mod gpu;
 mod kernel;
+mod measure;
+mod self_test;
 mod shader;
+mod staging;
+mod submit;
 
-pub use adapter::{AdapterChoice, AdapterError, AdapterInfo, Backend, Power, adapters};
+pub use adapter::{AdapterChoice, AdapterError, AdapterInfo, Backend, Kind, Power, adapters};
+pub use arena::WgpuArena;
+pub use device::{LowerLimits, MOST_STAGING, OpenError, WgpuDevice, WgpuEvent, WgpuOptions, WgpuStream};
+pub use self_test::SelfTest;
