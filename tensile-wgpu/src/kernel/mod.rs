@@ -4,6 +4,7 @@
 //! scratch in [`Plan::workspace`], and each [`Dispatch`] names the bytes it binds. Dispatches of a plan run one after another, and each sees what those before it wrote.
 
 pub(crate) mod library;
+mod pool;
 
 use tensile_core::{Op, TensorType};
 

@@ -160,8 +160,7 @@ pub(super) fn check(op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)], toleran
             assert!(got == expected, "{}: result {index} {ty} differs", def.name());
             continue;
         }
-        let right: Vec<f64> = floats(expected).into_iter().map(f64::from).collect();
-        let difference = largest_difference(&floats(got), &right);
+        let difference = difference(&floats(got), &floats(expected));
         assert!(difference <= tolerance, "{}: result {index} {ty} differs by {difference:.1e}", def.name());
     }
     assert!(on_gpu(gpu, &op, inputs, &outputs, 3 * ALIGNMENT, None) == got, "{}: a rerun has other bits", def.name());
@@ -171,6 +170,14 @@ pub(super) fn check(op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)], toleran
             assert!(in_place == got, "{}: other bits in place", def.name());
         }
     }
+}
+
+/// Largest |a − b|/(1 + |b|); NaN against NaN and an infinity against itself do not differ.
+fn difference(got: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(got.len(), expected.len(), "lengths differ");
+    let pairs = got.iter().zip(expected).filter(|(a, b)| a != b && !(a.is_nan() && b.is_nan()));
+    let (a, b): (Vec<f32>, Vec<f64>) = pairs.map(|(&a, &b)| (a, f64::from(b))).unzip();
+    largest_difference(&a, &b)
 }
 
 /// An f32 tensor of numbers in [−1, 1).
