@@ -3,6 +3,7 @@
 //! A kernel's `plan` is a pure function of op, types and the adapter's capabilities: the same dispatches wherever the tensors lie, so the same bits. It asks for
 //! scratch in [`Plan::workspace`], and each [`Dispatch`] names the bytes it binds. Dispatches of a plan run one after another, and each sees what those before it wrote.
 
+mod elementwise;
 pub(crate) mod library;
 mod pool;
 
@@ -115,9 +116,9 @@ pub(crate) fn window(place: Place, first: u64, n: u64, size: u64) -> Binding {
 }
 
 /// Ranges (first, number) of elements that divide `n` elements so that a window of each, at up to `size` bytes an element, fits a binding and starts at the alignment
-/// for elements of one byte too. One range for n = 0: none.
+/// for elements of one byte too. A window is at most 2 GiB, so that element numbers fit an i32. No range for n = 0.
 pub(crate) fn windows(n: u64, size: u64, caps: &Caps) -> impl Iterator<Item = (u64, u64)> {
-    let step = (caps.max_binding / size / ALIGNMENT * ALIGNMENT).max(ALIGNMENT);
+    let step = (caps.max_binding.min(1 << 31) / size / ALIGNMENT * ALIGNMENT).max(ALIGNMENT);
     (0..n).step_by(step as usize).map(move |first| (first, step.min(n - first)))
 }
 

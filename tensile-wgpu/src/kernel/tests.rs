@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use tensile_core::device::host::{HostDevice, HostOptions};
-use tensile_core::testing::{floats, largest_difference};
+use tensile_core::testing::floats;
 use tensile_core::{Arg, DType, Device, Lane, Op, OpCall, Region, TensorType};
 
-use super::{ALIGNMENT, Place, Types, plan, shaders};
+use super::{ALIGNMENT, Caps, Place, Types, plan, shaders};
 use crate::adapter::{AdapterChoice, AdapterError, open};
 use crate::gpu::{Gpu, Slice};
 
@@ -79,6 +79,7 @@ fn left(op: &Op, at: &Layout, read: impl Fn(Region) -> Vec<u8>) -> Left {
 /// Runs on the adapter at addresses from `first` on; `pair` is an input and an output that share their bytes. Bytes beside the tensors must stay.
 fn on_gpu(
     gpu: &Gpu,
+    caps: &Caps,
     op: &Op,
     inputs: &[(TensorType, Vec<u8>)],
     outputs: &[TensorType],
@@ -89,7 +90,7 @@ fn on_gpu(
     let input_types: Vec<&TensorType> = inputs.iter().map(|(ty, _)| ty).collect();
     let output_types: Vec<&TensorType> = outputs.iter().collect();
     let types = Types { inputs: &input_types, outputs: &output_types };
-    let plan = plan(op, types, &gpu.caps).unwrap_or_else(|why| panic!("{name}: {why:?}"));
+    let plan = plan(op, types, caps).unwrap_or_else(|why| panic!("{name}: {why:?}"));
     let mut at = layout(first, &input_types, &output_types, plan.workspace);
     if let Some((input, output)) = pair {
         at.outputs[output] = at.inputs[input];
@@ -141,19 +142,44 @@ fn on_gpu(
     left(op, &at, |region| after[region.offset as usize..region.end() as usize].to_vec())
 }
 
+/// What an op's kernel gives on the adapter, and what the host's gives: outputs, then updated inputs. None without an adapter.
+pub(super) fn results(op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)]) -> Option<[Left; 2]> {
+    let op = op.into();
+    let gpu = gpu()?;
+    let types: Vec<TensorType> = inputs.iter().map(|(ty, _)| ty.clone()).collect();
+    let outputs = op.def().infer(&types).unwrap_or_else(|error| panic!("{}: {error}", op.def().name()));
+    Some([on_gpu(gpu, &gpu.caps, &op, inputs, &outputs, 0, None), on_host(&op, inputs, &outputs)])
+}
+
 /// Checks an op's kernel against the host's: floats differ by |a − b|/(1 + |b|) of at most `tolerance`, all else is equal; a rerun at other
 /// addresses and every permitted use in place give the same bits; nothing beside the outputs is written.
 pub(super) fn check(op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)], tolerance: f64) {
+    check_with(|caps| caps, op, inputs, tolerance);
+}
+
+/// [`check`] for an adapter that has at most `max_binding` bytes in a binding, so that kernels work in windows.
+pub(super) fn check_windows(max_binding: u64, op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)], tolerance: f64) {
+    check_with(|caps| Caps { max_binding, ..caps }, op, inputs, tolerance);
+}
+
+/// [`check`] for an adapter with other capabilities.
+pub(super) fn check_with(
+    caps: impl Fn(Caps) -> Caps,
+    op: impl Into<Op>,
+    inputs: &[(TensorType, Vec<u8>)],
+    tolerance: f64,
+) {
     let op = op.into();
     let def = op.def();
     let Some(gpu) = gpu() else {
         tensile_core::conformance::skipped(def.name());
         return;
     };
+    let caps = caps(gpu.caps);
     let types: Vec<TensorType> = inputs.iter().map(|(ty, _)| ty.clone()).collect();
     let outputs = def.infer(&types).unwrap_or_else(|error| panic!("{}: {error}", def.name()));
     let expected = on_host(&op, inputs, &outputs);
-    let got = on_gpu(gpu, &op, inputs, &outputs, 0, None);
+    let got = on_gpu(gpu, &caps, &op, inputs, &outputs, 0, None);
     let updated = def.updates().iter().map(|&index| &types[index]);
     for (index, (ty, (got, expected))) in outputs.iter().chain(updated).zip(got.iter().zip(&expected)).enumerate() {
         if ty.dtype != DType::F32 {
@@ -163,10 +189,14 @@ pub(super) fn check(op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)], toleran
         let difference = difference(&floats(got), &floats(expected));
         assert!(difference <= tolerance, "{}: result {index} {ty} differs by {difference:.1e}", def.name());
     }
-    assert!(on_gpu(gpu, &op, inputs, &outputs, 3 * ALIGNMENT, None) == got, "{}: a rerun has other bits", def.name());
+    assert!(
+        on_gpu(gpu, &caps, &op, inputs, &outputs, 3 * ALIGNMENT, None) == got,
+        "{}: a rerun has other bits",
+        def.name()
+    );
     for &(input, output) in def.in_place() {
         if types[input].bytes() == outputs[output].bytes() {
-            let in_place = on_gpu(gpu, &op, inputs, &outputs, ALIGNMENT, Some((input, output)));
+            let in_place = on_gpu(gpu, &caps, &op, inputs, &outputs, ALIGNMENT, Some((input, output)));
             assert!(in_place == got, "{}: other bits in place", def.name());
         }
     }
@@ -203,9 +233,12 @@ fn shaders_are_valid_and_their_names_unique() {
     }
 }
 
-#[test]
-fn relu() {
-    for n in [1, 2, 3, 4, 5, 1023, 1024, 1025, 300_001] {
-        check(tensile_core::op::relu::Relu, &[random([n], 3)], 0.0);
-    }
+/// An f32 tensor of these numbers.
+pub(super) fn given(values: &[f32]) -> (TensorType, Vec<u8>) {
+    (TensorType::f32([values.len()]), tensile_core::testing::float_bytes(values))
+}
+
+/// An f32 tensor of `n` numbers from `low` to `high`, equally far apart.
+pub(super) fn range(low: f32, high: f32, n: usize) -> (TensorType, Vec<u8>) {
+    given(&(0..n).map(|i| low + (high - low) * i as f32 / (n - 1) as f32).collect::<Vec<_>>())
 }
