@@ -54,7 +54,7 @@ mod tests {
         for n in (1..=33).chain([4095, 4096, 4097, 10_001]) {
             let bytes: Vec<u8> = (0..4 * n).map(|i| (i * 37 + 11) as u8).collect();
             let u8s = (TensorType { dtype: DType::U8, shape: [n].into() }, bytes[..n].to_vec());
-            check(Copy, &[u8s.clone()], 0.0);
+            check(Copy, std::slice::from_ref(&u8s), 0.0);
             check_windows(1024, Copy, &[u8s], 0.0);
             check(Copy, &[(TensorType::i32([n]), bytes)], 0.0);
         }
