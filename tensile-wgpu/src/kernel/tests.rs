@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use tensile_core::device::host::{HostDevice, HostOptions};
-use tensile_core::testing::floats;
+use tensile_core::testing::{floats, largest_difference};
 use tensile_core::{Arg, DType, Device, Lane, Op, OpCall, Region, TensorType};
 
 use super::{ALIGNMENT, Caps, Place, Types, plan, shaders};
