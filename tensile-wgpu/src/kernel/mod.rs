@@ -6,6 +6,8 @@
 mod elementwise;
 pub(crate) mod library;
 mod pool;
+mod reduction;
+mod rows;
 
 use tensile_core::{Op, TensorType};
 

@@ -1,13 +1,92 @@
-use tensile_core::op::reduce_sum::{ReduceSum};
+//! `reduce_sum`, and all other plain sums.
 
-use super::{Caps, Kernel, Plan, Refused, Types};
+use tensile_core::op::reduce_sum::ReduceSum;
+
+use super::reduction::{Extra, Reduction, reductions};
+use super::{Caps, Kernel, Place, Plan, Refused, Types};
 use crate::shader::Shader;
 
+static SUM: [Shader; 3] = reductions!("reduce_sum", "reduce_sum.wgsl", "one", [("x", E), ("partial", W1), ("y", S)]);
+
 #[cfg(test)]
-pub(super) const SHADERS: &[&Shader] = &[];
+pub(super) const SHADERS: &[&Shader] = &[&SUM[0], &SUM[1], &SUM[2]];
+
+/// Sums of input 0 over `axes`, times `factor`, to output 0.
+///
+/// # Errors
+/// If a tensor is larger than a binding.
+pub(super) fn plan(types: Types<'_>, axes: &[usize], factor: f32, caps: &Caps) -> Result<Plan, Refused> {
+    let (x, y) = (types.whole(Place::Input(0), caps)?, types.whole(Place::Output(0), caps)?);
+    let reduction = Reduction::new(types.inputs[0].dims(), axes);
+    let extra = Extra { factor, ..Extra::default() };
+    let (dispatches, workspace) =
+        reduction.dispatches(reduction.shader(&SUM), caps, (0, 1), extra, |partial| vec![x, partial, y])?;
+    Ok(Plan { workspace, dispatches })
+}
 
 impl Kernel for ReduceSum {
-    fn plan(&self, _types: Types<'_>, _caps: &Caps) -> Result<Plan, Refused> {
-        Err(Refused::NoKernel)
+    fn plan(&self, types: Types<'_>, caps: &Caps) -> Result<Plan, Refused> {
+        plan(types, &self.axes, self.scale, caps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::tests::{check, check_all_caps, random};
+
+    fn sum(axes: &[usize]) -> ReduceSum {
+        ReduceSum { axes: axes.to_vec(), keep_dims: false, scale: 0.5 }
+    }
+
+    #[test]
+    fn shapes() {
+        let cases: &[(&[usize], &[usize])] = &[
+            (&[1], &[0]),
+            (&[5], &[]),
+            (&[3, 7], &[0, 1]),
+            (&[3, 7], &[0]),
+            (&[3, 8], &[0]),
+            (&[3, 7], &[1]),
+            (&[3, 8], &[1]),
+            (&[130, 129], &[1]),
+            (&[129, 132], &[0]),
+            (&[2, 3, 4, 5], &[0, 2]),
+            (&[2, 3, 4, 8], &[0, 2]),
+            (&[2, 3, 4, 5], &[1, 3]),
+            (&[2, 3, 4, 8], &[1, 3]),
+            (&[1, 3, 1, 5], &[0, 2]),
+            (&[2, 3, 2, 3, 2, 3, 2, 3], &[0, 2, 4, 6]),
+            (&[2, 3, 2, 3, 2, 3, 2, 3], &[1, 3, 5, 7]),
+            (&[2, 3, 2, 3, 2, 3, 2, 4], &[0, 2, 4, 6]),
+            (&[2, 3, 2, 3, 2, 3, 2, 4], &[1, 3, 5, 7]),
+        ];
+        for &(dims, axes) in cases {
+            check_all_caps(sum(axes), &[random(dims, 3)], 2e-6);
+        }
+    }
+
+    #[test]
+    fn long_sums() {
+        check_all_caps(sum(&[0]), &[random([1_500_001], 1)], 2e-5);
+        check(sum(&[0]), &[random([1_500_000], 2)], 2e-5);
+        check(sum(&[0]), &[random([400_001, 3], 3)], 2e-5);
+        check(sum(&[0]), &[random([100_001, 12], 4)], 2e-5);
+        check(sum(&[1]), &[random([3, 400_004], 5)], 2e-5);
+    }
+
+    #[test]
+    fn more_outputs_than_a_row_of_groups() {
+        // 128 outputs a group: 70,313 groups of single numbers.
+        check(sum(&[1]), &[random([9_000_001, 1], 1)], 0.0);
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_so() {
+        let ty = tensile_core::TensorType::f32([3, 40]);
+        let mut x = vec![1.0; 120];
+        (x[5], x[45], x[100]) = (f32::INFINITY, f32::NEG_INFINITY, f32::NAN);
+        check_all_caps(sum(&[1]), &[(ty.clone(), tensile_core::testing::float_bytes(&x))], 0.0);
+        check_all_caps(sum(&[0]), &[(ty, tensile_core::testing::float_bytes(&x))], 0.0);
     }
 }

@@ -210,6 +210,14 @@ fn difference(got: &[f32], expected: &[f32]) -> f64 {
     largest_difference(&a, &b)
 }
 
+/// [`check`], also as on a graphics processor, and with large dispatches in parts.
+pub(super) fn check_all_caps(op: impl Into<Op>, inputs: &[(TensorType, Vec<u8>)], tolerance: f64) {
+    let op = op.into();
+    check(op.clone(), inputs, tolerance);
+    check_with(|caps| Caps { software: false, ..caps }, op.clone(), inputs, tolerance);
+    check_with(|caps| Caps { max_flops: 3000.0, ..caps }, op, inputs, tolerance);
+}
+
 /// An f32 tensor of numbers in [−1, 1).
 pub(super) fn random(shape: impl Into<tensile_core::Shape>, seed: u64) -> (TensorType, Vec<u8>) {
     let ty = TensorType::f32(shape);
