@@ -308,7 +308,7 @@ mod tests {
                             at = [0, 1].map(|k| at[k] + rest % dim.size * dim.strides[k]);
                             rest /= dim.size;
                         }
-                        for k in 0..2 {
+                        for k in [0, 1] {
                             assert!(at[k] >= range.first[k] && at[k] < range.first[k] + range.span[k]);
                         }
                     }
