@@ -3,6 +3,7 @@
 use tensile_core::op::channel_sum::ChannelSum;
 
 use super::{Caps, Kernel, Plan, Refused, Types, reduce_sum};
+#[cfg(test)]
 use crate::shader::Shader;
 
 #[cfg(test)]

@@ -222,6 +222,14 @@ impl Reduction {
         Self { layout: Layout::Scalar, outputs: 1, run: n, kept: Dims::default(), reduced: Dims::default() }
     }
 
+    /// Sums of the columns of `rows` rows: run s of an output is its number in row s.
+    pub(super) fn of_rows(rows: u64, width: u64) -> Self {
+        let (layout, width) =
+            if width.is_multiple_of(4) { (Layout::Columns4, width / 4) } else { (Layout::Scalar, width) };
+        let (kept, reduced) = (Dims(vec![(width, 1)]), Dims(vec![(rows, width)]));
+        Self { layout, outputs: width, run: 1, kept, reduced }
+    }
+
     /// Of these shaders for the three layouts, the one for this.
     pub(super) fn shader(&self, shaders: &'static [Shader; 3]) -> &'static Shader {
         &shaders[self.layout as usize]
@@ -253,7 +261,7 @@ impl Reduction {
         let segments = runs * pieces;
         let chunks = segments.div_ceil(per_chunk);
         let width = if self.layout == Layout::Columns4 { 4 } else { 1 };
-        let partial_bytes = if chunks > 1 { 8 * sums * width * self.outputs * chunks } else { 16 };
+        let partial_bytes = if chunks > 1 { 8 * sums * width * self.outputs * chunks } else { 32 };
         let partial = Binding { offset: at, ..scratch(partial_bytes, caps)? };
         let dispatch = |stage: u32, units: u64, lanes: u64, work: f64| {
             let head = [stage, units as u32, self.outputs as u32, lanes as u32, self.run as u32];

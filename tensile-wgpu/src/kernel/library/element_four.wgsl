@@ -27,6 +27,11 @@ fn hot(j: u32, index: u32) -> E {
     return select(vec4(0.0), vec4(1.0), vec4(4u * j) + vec4(0u, 1u, 2u, 3u) == vec4(index));
 }
 
+// Number `index` of those that element `x` is a part of.
+fn number(x: E, index: u32) -> f32 {
+    return x[index % 4u];
+}
+
 fn total(sum: Sum) -> f32 {
     let all = joined4(sum.high, sum.low);
     return (all.x + all.y) + (all.z + all.w);

@@ -27,6 +27,11 @@ fn hot(j: u32, index: u32) -> E {
     return select(0.0, 1.0, j == index);
 }
 
+// Number `index` of those that element `x` is a part of.
+fn number(x: E, index: u32) -> f32 {
+    return x;
+}
+
 fn total(sum: Sum) -> f32 {
     return joined1(sum.high, sum.low);
 }
