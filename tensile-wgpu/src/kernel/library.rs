@@ -18,3 +18,5 @@ pub(crate) const ELEMENT_ONE: &str = include_str!("library/element_one.wgsl");
 pub(crate) const ELEMENT_FOUR: &str = include_str!("library/element_four.wgsl");
 /// Sums and maxima of rows that invocations share.
 pub(crate) const ROWS: &str = include_str!("library/rows.wgsl");
+/// `add_sums`: adds two compensated sums; `opaque1` and `opaque4`, which keep compilers from simplifying such sums. Needs a parameter `zero` that is 0.
+pub(crate) const ADD_SUMS: &str = include_str!("library/add_sums.wgsl");

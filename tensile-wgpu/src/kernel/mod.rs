@@ -9,6 +9,7 @@ pub(crate) mod library;
 mod pool;
 mod reduction;
 mod rows;
+mod update;
 
 use tensile_core::{Op, TensorType};
 

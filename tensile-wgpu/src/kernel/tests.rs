@@ -91,6 +91,9 @@ fn on_gpu(
     let output_types: Vec<&TensorType> = outputs.iter().collect();
     let types = Types { inputs: &input_types, outputs: &output_types };
     let plan = plan(op, types, caps).unwrap_or_else(|why| panic!("{name}: {why:?}"));
+    for binding in plan.dispatches.iter().flat_map(|dispatch| &dispatch.bindings) {
+        assert!(binding.bytes <= caps.max_binding, "{name}: {binding:?} is over {} bytes", caps.max_binding);
+    }
     let mut at = layout(first, &input_types, &output_types, plan.workspace);
     if let Some((input, output)) = pair {
         at.outputs[output] = at.inputs[input];
