@@ -307,7 +307,7 @@ impl Kernel for MatMul {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::tests::{check_with, gpu, random, seconds};
+    use crate::kernel::tests::{check, check_with, gpu, random, seconds};
 
     const TOLERANCE: f64 = 1e-5;
 
@@ -316,7 +316,7 @@ mod tests {
         let mut inputs = vec![random(a, 3), random(b, 4)];
         inputs.extend(bias.map(|n| random([n], 5)));
         for software in [true, false] {
-            check_with(|caps| caps.software = software, op.clone(), &inputs, TOLERANCE);
+            check_with(|caps| Caps { software, ..caps }, op.clone(), &inputs, TOLERANCE);
         }
     }
 
@@ -373,7 +373,7 @@ mod tests {
     fn more_groups_than_a_row_of_the_grid_holds() {
         let batches = 65_536 * 64 + 3;
         let inputs = [random([batches, 1, 1], 3), random([batches, 1, 1], 4)];
-        check_with(|_| (), MatMul::default(), &inputs, TOLERANCE);
+        check(MatMul::default(), &inputs, TOLERANCE);
     }
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
             let inputs = [random([m, k], 3), random([k, n], 4)];
             for software in [true, false] {
                 let run = |flops: f64| {
-                    let change = |caps: &mut Caps| (caps.software, caps.max_flops) = (software, flops);
+                    let change = |caps| Caps { software, max_flops: flops, ..caps };
                     check_with(change, MatMul::default(), &inputs, TOLERANCE)
                 };
                 assert!(run(1e12) == run(3e5), "other bits when split");

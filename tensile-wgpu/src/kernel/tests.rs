@@ -6,7 +6,7 @@ use tensile_core::device::host::{HostDevice, HostOptions};
 use tensile_core::testing::{floats, largest_difference};
 use tensile_core::{Arg, DType, Device, Lane, Op, OpCall, Region, TensorType};
 
-use super::{ALIGNMENT, Caps, Place, Types, plan, shaders};
+use super::{ALIGNMENT, Caps, Place, Plan, Types, plan, shaders};
 use crate::adapter::{AdapterChoice, AdapterError, open};
 use crate::gpu::{Gpu, Slice};
 
@@ -23,7 +23,7 @@ pub(super) fn gpu() -> Option<&'static Gpu> {
 }
 
 /// What a launch leaves behind: outputs, then updated inputs.
-type Left = Vec<Vec<u8>>;
+pub(super) type Left = Vec<Vec<u8>>;
 
 /// Places tensors one after another with a gap behind each, and scratch at the end.
 struct Layout {
@@ -165,18 +165,18 @@ pub(super) fn check_windows(max_binding: u64, op: impl Into<Op>, inputs: &[(Tens
     check_with(|caps| Caps { max_binding, ..caps }, op, inputs, tolerance);
 }
 
-/// [`check`] for an adapter with other capabilities.
+/// [`check`] for an adapter with other capabilities. Gives what the kernel leaves, nothing without an adapter.
 pub(super) fn check_with(
     caps: impl Fn(Caps) -> Caps,
     op: impl Into<Op>,
     inputs: &[(TensorType, Vec<u8>)],
     tolerance: f64,
-) {
+) -> Left {
     let op = op.into();
     let def = op.def();
     let Some(gpu) = gpu() else {
         tensile_core::conformance::skipped(def.name());
-        return;
+        return Left::new();
     };
     let caps = caps(gpu.caps);
     let types: Vec<TensorType> = inputs.iter().map(|(ty, _)| ty.clone()).collect();
@@ -203,6 +203,7 @@ pub(super) fn check_with(
             assert!(in_place == got, "{}: other bits in place", def.name());
         }
     }
+    got
 }
 
 /// Largest |a − b|/(1 + |b|); NaN against NaN and an infinity against itself do not differ.
@@ -226,6 +227,37 @@ pub(super) fn random(shape: impl Into<tensile_core::Shape>, seed: u64) -> (Tenso
     let ty = TensorType::f32(shape);
     let bytes = tensile_core::testing::float_bytes(&tensile_core::testing::values(ty.numel(), seed));
     (ty, bytes)
+}
+
+/// Seconds that a plan takes on tensors of zeros: the best of several runs. For tests that print speeds.
+pub(super) fn seconds(gpu: &Gpu, plan: &Plan, types: Types<'_>) -> f64 {
+    let at = layout(0, types.inputs, types.outputs, plan.workspace);
+    let arena = gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: at.end,
+        usage: wgpu::BufferUsages::STORAGE,
+        mapped_at_creation: false,
+    });
+    let resolve = |place: Place| {
+        let region = match place {
+            Place::Input(index) => at.inputs[index],
+            Place::Output(index) => at.outputs[index],
+            Place::Workspace => at.workspace,
+        };
+        Slice { buffer: &arena, offset: region.offset, bytes: region.bytes }
+    };
+    let prepared = gpu.prepare(plan, resolve).expect("prepared");
+    let run = || {
+        let start = std::time::Instant::now();
+        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        prepared.iter().for_each(|dispatch| dispatch.encode(&mut pass));
+        drop(pass);
+        gpu.queue.submit([encoder.finish()]);
+        gpu.device.poll(wgpu::PollType::wait_indefinitely()).expect("the device works");
+        start.elapsed().as_secs_f64()
+    };
+    (0..4).map(|_| run()).fold(f64::INFINITY, f64::min)
 }
 
 #[test]
