@@ -3,19 +3,11 @@
 use tensile_core::TensorType;
 use tensile_core::op::matmul::MatMul;
 
-use super::{Binding, Caps, Dispatch, Kernel, Place, Plan, Refused, Types, scratch};
+use super::{Binding, Caps, Dispatch, Kernel, Place, Plan, Refused, Types, block, scratch};
 use crate::shader::Shader;
 
 /// Rows and columns of a workgroup's part of C where it goes through workgroup memory.
 const TILE: u64 = 64;
-
-/// Columns of an invocation's block of C.
-const BLOCK_COLUMNS: u64 = 4;
-
-/// Fewest terms of a part of a sum that is computed in parts.
-const LEAST_PART: u64 = 256;
-
-const BUFFERS: &[(&str, &str)] = &[("a", "f32"), ("b", "f32"), ("bias", "f32"), ("c", "f32")];
 
 const PARAMS: &[(&str, &str)] = &[
     ("first", "u32"),
@@ -42,67 +34,44 @@ const PARAMS: &[(&str, &str)] = &[
     ("bias_column", "u32"),
 ];
 
-/// A shader of blocks with as many rows as there are numbers, of which B's four columns are fetched in one way.
+/// A shader of blocks with so many rows, of which B's four columns are fetched in one way.
 macro_rules! block {
-    ($name:literal, $n:literal, $b:literal, $fetch:literal, [$($row:literal)*]) => {
+    ($name:literal, $rows:ident, $b:literal, $fetch:literal) => {
         Shader {
             name: $name,
             source: include_str!("matmul_block.wgsl"),
             buffers: &[("a", "f32"), ("b", $b), ("bias", "f32"), ("c", "f32")],
             params: PARAMS,
-            snippets: &[
-                ("rows", $n),
-                ("begin", concat!($("let row", $row, " = row_at(batch, row + ", $row, "u);\nvar total", $row, " = vec4(0.0);\n"),*)),
-                ("chain", concat!($("var chain", $row, " = vec4(0.0);\n"),*)),
-                ("fetch", $fetch),
-                ("multiply", concat!($("chain", $row, " += $a[row", $row, " + a] * y;\n"),*)),
-                ("total", concat!($("total", $row, " += chain", $row, ";\n"),*)),
-                ("store", concat!($("store(at, row + ", $row, "u, column, total", $row, ");\n"),*)),
-            ],
+            snippets: &block::$rows!(("fetch", $fetch)),
             libraries: &[],
-            workgroup: 64,
+            workgroup: block::WORKGROUP,
         }
     };
-    ($name:literal, $n:literal, $rows:tt) => {
-        block!($name, $n, "f32", "let y = vec4($b[b.x], $b[b.y], $b[b.z], $b[b.w]); b += vec4(p.b_k);", $rows)
+    ($name:literal, $rows:ident) => {
+        block!($name, $rows, "f32", "let x = vec4($b[b.x], $b[b.y], $b[b.z], $b[b.w]); b += vec4(p.b_k);")
     };
 }
 
-static BLOCK_1: Shader = block!("matmul_block_1", "1u", [0]);
-static BLOCK_4: Shader = block!("matmul_block_4", "4u", [0 1 2 3]);
-static BLOCK_8: Shader = block!("matmul_block_8", "8u", [0 1 2 3 4 5 6 7]);
+static BLOCK_1: Shader = block!("matmul_block_1", one_row);
+static BLOCK_4: Shader = block!("matmul_block_4", four_rows);
+static BLOCK_8: Shader = block!("matmul_block_8", eight_rows);
 
 /// For B whose columns lie side by side, with whole vectors in a row.
-static BLOCK_8_VECTORS: Shader = block!(
-    "matmul_block_8_vectors",
-    "8u",
-    "vec4<f32>",
-    "let y = $b[b.x / 4u]; b.x += p.b_k;",
-    [0 1 2 3 4 5 6 7]
-);
+static BLOCK_8_VECTORS: Shader =
+    block!("matmul_block_8_vectors", eight_rows, "vec4<f32>", "let x = $b[b.x / 4u]; b.x += p.b_k;");
 
 static TILES: Shader = Shader {
     name: "matmul_tile",
     source: include_str!("matmul_tile.wgsl"),
-    buffers: BUFFERS,
+    buffers: &[("a", "f32"), ("b", "f32"), ("bias", "f32"), ("c", "f32")],
     params: PARAMS,
     snippets: &[],
     libraries: &[],
     workgroup: 128,
 };
 
-static SUM_PARTS: Shader = Shader {
-    name: "sum_parts",
-    source: include_str!("sum_parts.wgsl"),
-    buffers: &[("parts", "f32"), ("bias", "f32"), ("c", "f32")],
-    params: &[("n", "u32"), ("parts", "u32"), ("biases", "u32")],
-    snippets: &[],
-    libraries: &[],
-    workgroup: 64,
-};
-
 #[cfg(test)]
-pub(super) const SHADERS: &[&Shader] = &[&BLOCK_1, &BLOCK_4, &BLOCK_8, &BLOCK_8_VECTORS, &TILES, &SUM_PARTS];
+pub(super) const SHADERS: &[&Shader] = &[&BLOCK_1, &BLOCK_4, &BLOCK_8, &BLOCK_8_VECTORS, &TILES, &block::SUM_PARTS];
 
 /// Where an operand's elements lie: steps between neighbours in each direction.
 #[derive(Clone, Copy, Debug)]
@@ -183,14 +152,14 @@ impl Product {
             return Ok(Plan::default());
         }
         let product = self.merged();
-        let product = if product.n < BLOCK_COLUMNS && product.m > product.n { product.turned() } else { product };
+        let product = if product.n < block::COLUMNS && product.m > product.n { product.turned() } else { product };
         let Self { batches, m, n, sums, k, .. } = product;
         let in_blocks = caps.software || m.min(n) <= 8;
         let (shader, rows, columns) = match (in_blocks, m) {
-            (true, 1) => (&BLOCK_1, 1, BLOCK_COLUMNS),
-            (true, 2..=4) => (&BLOCK_4, 4, BLOCK_COLUMNS),
-            (true, _) if product.b.is_vectors(n) => (&BLOCK_8_VECTORS, 8, BLOCK_COLUMNS),
-            (true, _) => (&BLOCK_8, 8, BLOCK_COLUMNS),
+            (true, 1) => (&BLOCK_1, 1, block::COLUMNS),
+            (true, 2..=4) => (&BLOCK_4, 4, block::COLUMNS),
+            (true, _) if product.b.is_vectors(n) => (&BLOCK_8_VECTORS, 8, block::COLUMNS),
+            (true, _) => (&BLOCK_8, 8, block::COLUMNS),
             (false, _) => (&TILES, TILE, TILE),
         };
         let blocks = batches * m.div_ceil(rows) * n.div_ceil(columns);
@@ -199,7 +168,7 @@ impl Product {
             (false, true) => 1 << 15,
             (false, false) => 1 << 8,
         };
-        let (parts, part) = parts(sums * k, wanted / blocks, LEAST_PART);
+        let (parts, part) = block::parts(sums * k, wanted / blocks, block::LEAST_PART);
         let floats = batches * m * n;
         let (target, bias) = if parts > 1 {
             (scratch(4 * parts * floats, caps)?, Bias::None)
@@ -215,7 +184,7 @@ impl Product {
         let [a, b] = [product.a, product.b].map(|side| if sums * k == 0 { target } else { side.binding });
         let per_group = if in_blocks { u64::from(shader.workgroup) } else { 1 };
         let at_once = (caps.max_flops / (2 * rows * columns * part) as f64).max(1.0) as u64;
-        let mut dispatches: Vec<Dispatch> = split(parts * blocks, at_once)
+        let mut dispatches: Vec<Dispatch> = block::split(parts * blocks, at_once)
             .map(|(first, blocks)| {
                 let (a_steps, b_steps) = (product.a, product.b);
                 let params = [
@@ -238,30 +207,9 @@ impl Product {
                 Bias::Columns(bias) => (bias, self.n),
                 Bias::None | Bias::Rows(_) => (target, 0),
             };
-            dispatches.push(sum_parts(target, bias, biases, product.c, floats, parts));
+            dispatches.push(block::sum_parts(target, bias, biases, product.c, floats, parts));
         }
         Ok(Plan { workspace: if parts > 1 { 4 * parts * floats } else { 0 }, dispatches })
-    }
-}
-
-/// How a sum is divided: number of parts, at most `wanted`, and terms of each but perhaps the last, at least `least`.
-pub(super) fn parts(terms: u64, wanted: u64, least: u64) -> (u64, u64) {
-    let part = terms.div_ceil(wanted.max(1)).max(least).min(terms.max(1));
-    (terms.div_ceil(part).max(1), part)
-}
-
-/// Ranges (first, number) of at most `at_once` that divide `n`.
-pub(super) fn split(n: u64, at_once: u64) -> impl Iterator<Item = (u64, u64)> {
-    (0..n).step_by(at_once as usize).map(move |first| (first, at_once.min(n - first)))
-}
-
-/// Adds up `parts` arrays of `n` floats, and the element of `biases` for each column, if there are any.
-pub(super) fn sum_parts(from: Binding, bias: Binding, biases: u64, to: Binding, n: u64, parts: u64) -> Dispatch {
-    Dispatch {
-        shader: &SUM_PARTS,
-        bindings: vec![from, bias, to],
-        params: vec![n as u32, parts as u32, biases as u32],
-        groups: n.div_ceil(u64::from(SUM_PARTS.workgroup)),
     }
 }
 
@@ -413,6 +361,7 @@ mod tests {
     /// Prints speeds; see the tests of `conv2d` too.
     #[test]
     #[ignore = "prints speeds"]
+    #[allow(clippy::print_stdout)]
     fn speed_of_matmul() {
         let Some(gpu) = gpu() else { return };
         let ty = TensorType::f32([1024, 1024]);

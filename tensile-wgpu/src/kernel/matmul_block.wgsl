@@ -6,11 +6,17 @@ const ROWS: u32 = $rows;
 const CHAIN: u32 = 64u;
 
 // Where a row begins in A. Beyond the border the last one is computed again, and not stored.
-fn row_at(batch: u32, row: u32) -> u32 {
-    return batch * p.a_batch + min(row, p.m - 1u) * p.a_row;
+fn row_at(start: u32, row: u32) -> u32 {
+    return start + min(row, p.m - 1u) * p.a_row;
 }
 
-fn store(at: u32, row: u32, column: u32, total: vec4<f32>) {
+struct Block {
+    start: u32,
+    column: u32,
+}
+
+fn store(block: Block, row: u32, total: vec4<f32>) {
+    let column = block.column;
     if row >= p.m {
         return;
     }
@@ -21,7 +27,7 @@ fn store(at: u32, row: u32, column: u32, total: vec4<f32>) {
         let bias = vec4(row * p.bias_row) + columns * p.bias_column;
         c += vec4($bias[bias.x], $bias[bias.y], $bias[bias.z], $bias[bias.w]);
     }
-    let first = at + row * p.c_row + column * p.c_column;
+    let first = block.start + row * p.c_row + column * p.c_column;
     $c[first] = c.x;
     if left > 1u {
         $c[first + p.c_column] = c.y;
@@ -51,7 +57,9 @@ fn run(group: u32, lane: u32) {
 
     let columns = min(vec4(column) + vec4(0u, 1u, 2u, 3u), vec4(p.n - 1u));
     let column_at = vec4(batch * p.b_batch) + columns * p.b_column;
+    let start = batch * p.a_batch;
     $begin
+    $chain
     var t = part * p.part;
     let end = min(t + p.part, p.sums * p.k);
     while t < end {
@@ -60,15 +68,14 @@ fn run(group: u32, lane: u32) {
         let n = min(min(CHAIN, p.k - k), end - t);
         var a = s * p.a_sum + k * p.a_k;
         var b = column_at + vec4(s * p.b_sum + k * p.b_k);
-        $chain
         for (var i = 0u; i < n; i++) {
             $fetch
             $multiply
             a += p.a_k;
         }
-        $total
+        $flush
         t += n;
     }
-    let at = (part * p.batches + batch) * p.m * p.n;
+    let block = Block((part * p.batches + batch) * p.m * p.n, column);
     $store
 }

@@ -3,6 +3,7 @@
 //! A kernel's `plan` is a pure function of op, types and the adapter's capabilities: the same dispatches wherever the tensors lie, so the same bits. It asks for
 //! scratch in [`Plan::workspace`], and each [`Dispatch`] names the bytes it binds. Dispatches of a plan run one after another, and each sees what those before it wrote.
 
+mod block;
 mod broadcast;
 mod elementwise;
 pub(crate) mod library;
