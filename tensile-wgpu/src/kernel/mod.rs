@@ -10,6 +10,7 @@ pub(crate) mod library;
 mod pool;
 mod reduction;
 mod rows;
+mod strided;
 mod update;
 
 use tensile_core::{Op, TensorType};
