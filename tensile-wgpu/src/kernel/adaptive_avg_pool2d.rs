@@ -46,11 +46,21 @@ static GRAD: Shader = Shader {
     workgroup: 64,
 };
 
+static GLOBAL_GRAD: Shader = Shader {
+    name: "adaptive_avg_pool2d_global_grad",
+    source: include_str!("adaptive_avg_pool2d_global_grad.wgsl"),
+    buffers: &[("dy", "f32"), ("y", "vec4<f32>")],
+    params: PARAMS,
+    snippets: STORE,
+    libraries: &[],
+    workgroup: 64,
+};
+
 /// Where a window begins and ends.
 const WINDOW: &str = include_str!("adaptive_avg_pool2d_window.wgsl");
 
 #[cfg(test)]
-pub(super) const SHADERS: &[&Shader] = &[&SUM, &PARTS, &GRAD];
+pub(super) const SHADERS: &[&Shader] = &[&SUM, &PARTS, &GRAD, &GLOBAL_GRAD];
 
 /// Words for planes like `x` averaged to planes like `y`.
 ///
@@ -99,9 +109,10 @@ impl Kernel for AdaptiveAvgPool2dGrad {
         let (y, x) = (types.inputs[0], types.outputs[0]);
         let params = params(x, y, x.numel(), 1)?;
         let bindings = [types.whole(Place::Input(0), caps)?, types.whole(Place::Output(0), caps)?];
+        let shader = if y.dims()[2..] == [1, 1] { &GLOBAL_GRAD } else { &GRAD };
         // Windows that an element can be in.
         let flops = area(y, x);
-        Ok(Plan { workspace: 0, dispatches: split(&GRAD, &bindings, &params, (x.numel(), flops), caps) })
+        Ok(Plan { workspace: 0, dispatches: split(shader, &bindings, &params, (x.numel(), flops), caps) })
     }
 }
 
@@ -111,7 +122,8 @@ mod tests {
     use tensile_core::TensorType;
     use tensile_core::testing::float_bytes;
 
-    use super::super::tests::{check, random};
+    use super::super::tests::{check, check_with, random};
+    use crate::kernel::Caps;
 
     /// Sums are compensated, the host's are in f64.
     const TOLERANCE: f64 = 5e-7;
@@ -147,5 +159,9 @@ mod tests {
         check_both([1, 2, 97, 101], [1, 1]);
         check_both([2, 3, 70, 65], [2, 1]);
         check_both([1, 1, 1000, 530], [1, 1]);
+        let caps = |caps| Caps { max_flops: 3e5, ..caps };
+        check_with(caps, AdaptiveAvgPool2d { output: [1, 1] }, &[random([3, 1, 330, 315], 3)], TOLERANCE);
+        let grad = AdaptiveAvgPool2dGrad { shape: [3, 1, 330, 315].into() };
+        check_with(caps, grad, &[random([3, 1, 1, 1], 4)], TOLERANCE);
     }
 }

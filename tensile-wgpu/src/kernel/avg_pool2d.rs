@@ -2,7 +2,7 @@
 
 use tensile_core::op::avg_pool2d::{AvgPool2d, AvgPool2dGrad};
 
-use super::pool::{PARAMS, STORE, params, split};
+use super::pool::{self, PARAMS, STORE, params, split};
 use super::{Caps, Kernel, Place, Plan, Refused, Types};
 use crate::shader::Shader;
 
@@ -24,7 +24,7 @@ static GRAD: Shader = Shader {
     source: include_str!("avg_pool2d_grad.wgsl"),
     buffers: &[("dy", "f32"), ("y", "vec4<f32>")],
     params: PARAMS,
-    snippets: &[STORE[0], STORE[1], ("extent", EXTENT)],
+    snippets: &[STORE[0], STORE[1], ("extent", EXTENT), pool::GRAD],
     libraries: &[],
     workgroup: 64,
 };

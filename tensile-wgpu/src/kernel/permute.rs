@@ -35,7 +35,8 @@ static BYTES: Shader = Shader {
 };
 
 #[cfg(test)]
-pub(super) const SHADERS: &[&Shader] = &[&BYTES, strided::SHADERS[0], strided::SHADERS[1], strided::SHADERS[2]];
+pub(super) const SHADERS: &[&Shader] =
+    &[&BYTES, strided::SHADERS[0], strided::SHADERS[1], strided::SHADERS[2], strided::SHADERS[3]];
 
 impl Kernel for Permute {
     fn plan(&self, types: Types<'_>, caps: &Caps) -> Result<Plan, Refused> {
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn more_groups_than_a_row_holds() {
-        // An odd size: a word an invocation.
+        // An odd size: no blocks.
         check(Permute { order: vec![1, 0] }, &[random([4097, 4096], 5)], 0.0);
     }
 }

@@ -12,6 +12,9 @@ pub(super) const VECTOR: u64 = 4;
 /// A function `store` for vectors of f32 in a buffer `y`, whose last may not be full.
 pub(super) const STORE: &[(&str, &str)] = &[("store", include_str!("store.wgsl")), ("vector", "vec4<f32>")];
 
+/// A function `run` for the gradient of an op with windows, around a function `sum`.
+pub(super) const GRAD: (&str, &str) = ("run", include_str!("pool_grad.wgsl"));
+
 /// Names of the words that [`params`] gives.
 pub(super) const PARAMS: &[(&str, &str)] = &[
     ("first", "u32"),

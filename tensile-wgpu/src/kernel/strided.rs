@@ -79,8 +79,19 @@ static TRANSPOSE: Shader = Shader {
     workgroup: 64,
 };
 
+/// For targets that are filled from first to last, four elements an invocation.
+static GATHER: Shader = Shader {
+    name: "strided_gather",
+    source: include_str!("strided_gather.wgsl"),
+    buffers: &[("x", "u32"), ("y", "vec4<u32>")],
+    params: PARAMS,
+    snippets: &[("store", include_str!("store.wgsl")), ("vector", "vec4<u32>")],
+    libraries: &[],
+    workgroup: 64,
+};
+
 #[cfg(test)]
-pub(super) const SHADERS: &[&Shader] = &[&WORDS, &VECTORS, &TRANSPOSE];
+pub(super) const SHADERS: &[&Shader] = &[&WORDS, &VECTORS, &TRANSPOSE, &GATHER];
 
 /// Leaves out dimensions of size 1 and merges those that are one in both source and target. Dimensions stand innermost first.
 pub(super) fn merged(dims: impl IntoIterator<Item = Dim>) -> Vec<Dim> {
@@ -139,6 +150,7 @@ pub(super) fn copy(dims: impl IntoIterator<Item = Dim>, at: [usize; 2], bindings
             at = at.map(|at| at / 4);
             &TRANSPOSE
         }
+        _ if at[1] == 0 && is_filled(&dims) => &GATHER,
         _ => &WORDS,
     };
     let n: usize = dims.iter().map(|dim| dim.n).product();
@@ -146,9 +158,20 @@ pub(super) fn copy(dims: impl IntoIterator<Item = Dim>, at: [usize; 2], bindings
     let mut params = vec![n, dims.len(), at[0], at[1], side[0], side[1], outer.x, outer.y];
     dims.resize(MAX_RANK - 1, Dim { n: 1, x: 0, y: 0 });
     params.extend(dims.iter().flat_map(|dim| [dim.n, dim.x, dim.y]));
-    let groups = (n as u64).div_ceil(u64::from(shader.workgroup));
+    let invocations = if std::ptr::eq(shader, &GATHER) { n.div_ceil(4) } else { n } as u64;
+    let groups = invocations.div_ceil(u64::from(shader.workgroup));
     let params = params.into_iter().map(|word| word as u32).collect();
     Some(Dispatch { shader, bindings: bindings.to_vec(), params, groups })
+}
+
+/// Whether a box is all of the target's first elements.
+fn is_filled(dims: &[Dim]) -> bool {
+    let mut inner = 1;
+    dims.iter().all(|dim| {
+        let filled = dim.y == inner;
+        inner *= dim.n;
+        filled
+    })
 }
 
 /// Elements between neighbours along each dimension of a shape, outermost first.
