@@ -76,6 +76,32 @@ mod tests {
     }
 
     #[test]
+    fn long_sums_of_one_sign() {
+        let x: Vec<f32> = tensile_core::testing::values(1_200_003, 6).iter().map(|x| 100.0 + x).collect();
+        let x = (tensile_core::TensorType::f32([x.len()]), tensile_core::testing::float_bytes(&x));
+        check_all_caps(sum(&[0]), &[x], 2e-6);
+    }
+
+    #[test]
+    fn no_terms_and_no_outputs_have_plans() {
+        let caps = Caps { max_binding: 1024, software: false, max_flops: 1e9 };
+        for (dims, axes, n_dispatches) in [([0, 5], [0], 1), ([3, 0], [1], 1), ([3, 0], [0], 0)] {
+            let x = tensile_core::TensorType::f32(dims);
+            let y = tensile_core::TensorType::f32([dims[1 - axes[0]]]);
+            let plan = sum(&axes).plan(Types { inputs: &[&x], outputs: &[&y] }, &caps).expect("planned");
+            assert_eq!(plan.dispatches.len(), n_dispatches, "{x}");
+        }
+    }
+
+    #[test]
+    fn tensors_larger_than_a_binding_are_refused() {
+        let caps = Caps { max_binding: 1024, software: false, max_flops: 1e9 };
+        let (x, y) = (tensile_core::TensorType::f32([257]), tensile_core::TensorType::f32([]));
+        let plan = sum(&[0]).plan(Types { inputs: &[&x], outputs: &[&y] }, &caps);
+        assert_eq!(plan.err(), Some(Refused::Binding { what: "input 0 f32[257]".to_owned(), bytes: 1028 }));
+    }
+
+    #[test]
     fn more_outputs_than_a_row_of_groups() {
         // 128 outputs a group: 70,313 groups of single numbers.
         check(sum(&[1]), &[random([9_000_001, 1], 1)], 0.0);

@@ -15,10 +15,8 @@ use crate::shader::Shader;
 
 /// Most invocations that share a chunk.
 const MAX_LANES: u64 = 64;
-/// Invocations that keep an adapter busy.
-const BUSY: u64 = 1 << 15;
 /// Terms of an invocation that are worth a second dispatch.
-const WORTHWHILE: u64 = 64;
+const WORTHWHILE: u64 = 32;
 /// Most chunks of an output.
 const MAX_CHUNKS: u64 = 1024;
 /// Invocations in a workgroup of a reduction.
@@ -248,18 +246,22 @@ impl Reduction {
         extra: Extra,
         bindings: impl Fn(Binding) -> Vec<Binding>,
     ) -> Result<(Vec<Dispatch>, u64), Refused> {
+        // Invocations that keep an adapter busy.
+        let busy: u64 = if caps.software { 1 << 13 } else { 1 << 17 };
         let lanes = lanes(self.run, self.outputs, caps);
         let terms = self.run * self.reduced.numel();
-        let most = (BUSY / (self.outputs * lanes)).min(terms / (lanes * WORTHWHILE)).clamp(1, MAX_CHUNKS);
+        let most = (busy / (self.outputs * lanes).max(1)).min(terms / (lanes * WORTHWHILE)).clamp(1, MAX_CHUNKS);
         let runs = self.reduced.numel();
         let (piece, per_chunk) = if most <= runs {
             (self.run, runs.div_ceil(most))
         } else {
-            (self.run.div_ceil(most.div_ceil(runs)).next_multiple_of(lanes), 1)
+            (self.run.div_ceil(most.div_ceil(runs.max(1))).next_multiple_of(lanes), 1)
         };
+        // A sum of no terms is 0.
+        let (piece, per_chunk) = (piece.max(1), per_chunk.max(1));
         let pieces = self.run.div_ceil(piece);
         let segments = runs * pieces;
-        let chunks = segments.div_ceil(per_chunk);
+        let chunks = segments.div_ceil(per_chunk).max(1);
         let width = if self.layout == Layout::Columns4 { 4 } else { 1 };
         let partial_bytes = if chunks > 1 { 8 * sums * width * self.outputs * chunks } else { 32 };
         let partial = Binding { offset: at, ..scratch(partial_bytes, caps)? };
@@ -290,14 +292,14 @@ impl Reduction {
 /// Invocations, a power of two, that share a row of `run` elements where there are `rows` of them. Neighbours in a row are read side by side; on the CPU, whose caches bring in whole
 /// lines, more than keep it busy are of no use.
 pub(super) fn lanes(run: u64, rows: u64, caps: &Caps) -> u64 {
-    let most = (1 << run.ilog2()).min(MAX_LANES);
-    if caps.software { (256 / rows).max(1).next_power_of_two().min(most) } else { most }
+    let most = (1 << run.max(1).ilog2()).min(MAX_LANES);
+    if caps.software { (256 / rows.max(1)).max(1).next_power_of_two().min(most) } else { most }
 }
 
 /// A dispatch, whose first two parameters `first` and `end` are not there yet, in parts that each do not exceed [`Caps::max_flops`]; all do `work` operations together.
 pub(super) fn in_parts(dispatch: Dispatch, work: f64, caps: &Caps) -> Vec<Dispatch> {
-    let parts = (work / caps.max_flops).ceil().clamp(1.0, dispatch.groups as f64) as u64;
-    let step = dispatch.groups.div_ceil(parts);
+    let parts = (work / caps.max_flops).ceil() as u64;
+    let step = dispatch.groups.div_ceil(parts.max(1)).max(1);
     (0..dispatch.groups)
         .step_by(step as usize)
         .map(|first| {

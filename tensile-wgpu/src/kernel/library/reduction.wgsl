@@ -66,6 +66,19 @@ fn first_stage(o: u32, chunk: u32, place: u32) -> Total {
     var n = 0u;
     let pieces = (p.run + p.piece - 1u) / p.piece;
     let end = min((chunk + 1u) * p.per_chunk, p.segments);
+    if p.run == 1u {
+        for (var s = chunk * p.per_chunk; s < end; s++) {
+            block += term(base + reduced_offset(s), s, center);
+            n++;
+            // Short sums lose little.
+            if n == 16u {
+                sum = add_term(sum, block);
+                block = V();
+                n = 0u;
+            }
+        }
+        return across(add_term(sum, block));
+    }
     for (var segment = chunk * p.per_chunk; segment < end; segment++) {
         var s = segment;
         var start = 0u;
@@ -78,7 +91,6 @@ fn first_stage(o: u32, chunk: u32, place: u32) -> Total {
         for (var j = start + place; j < stop; j += p.lanes) {
             block += term(run + j, s, center);
             n++;
-            // Short sums lose little.
             if n == 16u {
                 sum = add_term(sum, block);
                 block = V();
@@ -86,8 +98,7 @@ fn first_stage(o: u32, chunk: u32, place: u32) -> Total {
             }
         }
     }
-    sum = add_term(sum, block);
-    return across(sum);
+    return across(add_term(sum, block));
 }
 
 // What one invocation sums in the second stage: partial sums of output `o`.
