@@ -15,6 +15,9 @@ fn row_at(start: u32, row: u32) -> u32 {
 // The quotient of a tap's distance, and whether there is no remainder.
 fn distance(origin: i32, tap: u32, step: i32, divisor: i32) -> vec2<i32> {
     let whole = origin + i32(tap) * step;
+    if divisor == 1 {
+        return vec2(whole, 1);
+    }
     // Rounded down, not to zero.
     let quotient = select(whole / divisor, -((divisor - 1 - whole) / divisor), whole < 0);
     return vec2(quotient, select(0, 1, quotient * divisor == whole));
@@ -70,10 +73,29 @@ fn run(group: u32, lane: u32) {
     let phase_h = phase / p.phases_w;
     let phase_w = phase % p.phases_w;
 
-    let j = pixel % vec4(grid_w);
-    let line = pixel / vec4(grid_w);
-    let i = line % vec4(grid_h);
-    let image = line / vec4(grid_h);
+    // Divisions are slow: the first pixel's place is worked out, and the next ones' by counting.
+    let line = pixel.x / grid_w;
+    var at_j = pixel.x - line * grid_w;
+    var at_image = line / grid_h;
+    var at_i = line - at_image * grid_h;
+    var j = vec4(at_j);
+    var i = vec4(at_i);
+    var image = vec4(at_image);
+    for (var next = 1u; next < 4u; next++) {
+        at_j += 1u;
+        if at_j == grid_w {
+            at_j = 0u;
+            at_i += 1u;
+        }
+        if at_i == grid_h {
+            at_i = 0u;
+            at_image += 1u;
+        }
+        let later = FOUR >= vec4(next);
+        j = select(j, vec4(at_j), later);
+        i = select(i, vec4(at_i), later);
+        image = select(image, vec4(at_image), later);
+    }
     let to_i = i * p.phases_h + vec4(phase_h);
     let to_j = j * p.phases_w + vec4(phase_w);
     let valid = (pixel < vec4(pixels)) & (to_i < vec4(p.to_h)) & (to_j < vec4(p.to_w));
