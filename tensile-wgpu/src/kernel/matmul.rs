@@ -283,6 +283,7 @@ mod tests {
             (65, 66, 129),
             (63, 130, 1),
             (33, 17, 65),
+            (3, 2, 0),
         ];
         for (m, n, k) in sizes {
             for (trans_a, trans_b) in [(false, false), (true, false), (false, true), (true, true)] {
