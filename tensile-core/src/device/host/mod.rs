@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use tensile_sched::{Bytes, Lane, Nanos};
+use tensile_sched::{Bytes, Lane, Link, Nanos};
 
 pub use call::{HostArg, HostCall, InOut};
 pub use emulate::{Delays, Emulation, Failure};
@@ -55,8 +55,8 @@ pub struct HostOptions {
     /// Bytes that all host arenas together may have.
     pub host_capacity: Bytes,
     /// Directory for host arenas: each is a file there, without a name, whose bytes are not in the process's memory (though the system may cache
-    /// them while memory is free). None for ordinary memory. Copies then are measured as fast as the disk is, unless memory has room for twice
-    /// `host_capacity` of cache.
+    /// them while memory is free). None for ordinary memory. How fast copies are then depends on the size of the file:
+    /// [`HostDevice::link_for`].
     pub spill_dir: Option<PathBuf>,
     /// Speed to report; none to measure it.
     pub rates: Option<Rates>,
@@ -95,6 +95,7 @@ pub struct HostDevice {
 #[derive(Debug)]
 struct Shared {
     info: DeviceInfo,
+    is_measured: bool,
     threads: usize,
     pool: ThreadPool,
     device_ledger: Arc<Ledger>,
@@ -166,7 +167,8 @@ impl HostDevice {
             .build()
             .map_err(|error| DeviceError::DeviceLost { detail: format!("no threads for kernels: {error}") })?;
         let threads = pool.current_num_threads();
-        let spill = options.spill_dir.as_deref().map(|dir| Spill { dir, cached: is_cached(options.host_capacity) });
+        let is_measured = options.rates.is_none() && options.emulation.virtual_link.is_none();
+        let spill = options.spill_dir.as_deref().map(|dir| Spill { dir, cached: true });
         let mut rates = match options.rates {
             Some(rates) => rates,
             None => Rates::measured(&pool, spill)?,
@@ -190,6 +192,7 @@ impl HostDevice {
         Ok(Self {
             shared: Arc::new(Shared {
                 info,
+                is_measured,
                 threads,
                 pool,
                 device_ledger: Arc::new(Ledger::new(options.capacity.0)),
@@ -234,6 +237,22 @@ impl HostDevice {
         free.map(|free| free.min(Bytes(self.shared.host_ledger.free())))
     }
 
+    /// The link as a job meets it whose host arena takes up to `bytes`. Ordinary memory, and a file that the system caches and writes to the disk
+    /// beside the job, give [`DeviceInfo::link`]; copies to and from a larger file wait for the disk, which then is measured, once per process and
+    /// directory, in about a second.
+    ///
+    /// # Errors
+    /// [`DeviceError::Spill`], [`DeviceError::DiskFull`] if the spill directory cannot be used.
+    pub fn link_for(&self, bytes: Bytes) -> Result<Link, DeviceError> {
+        let shared = &self.shared;
+        match &shared.spill_dir {
+            Some(dir) if shared.is_measured && !is_cached(bytes) => {
+                Ok(Rates::measured(&shared.pool, Some(Spill { dir, cached: false }))?.link)
+            }
+            _ => Ok(shared.info.link),
+        }
+    }
+
     fn injected_shortage(&self, bytes: u64) -> Result<(), DeviceError> {
         if self.shared.injections.of_allocation() {
             return Err(DeviceError::OutOfMemory { requested: Bytes(bytes), free: Bytes::ZERO });
@@ -248,9 +267,10 @@ impl HostDevice {
     }
 }
 
-/// Whether the system's cache has room for files of this size, and for as much beside them.
+/// Whether a file of this size stays in the system's cache and its writers do not wait: Linux slows them down when changed pages that are not on the
+/// disk yet come to 15 % of available memory (the middle of `vm.dirty_background_ratio` and `vm.dirty_ratio`, as they are by default).
 fn is_cached(spilled: Bytes) -> bool {
-    available_memory().is_some_and(|available| spilled.0 <= available.0 / 2)
+    available_memory().is_some_and(|available| spilled.0 <= available.0 / 8)
 }
 
 /// Four of these bytes are a NaN.
@@ -448,5 +468,26 @@ impl Device for HostDevice {
 
     fn write_host(&self, arena: &HostArena, region: Region, from: &[u8]) -> Result<(), DeviceError> {
         arena.write(region, from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What fits the system's cache is copied as the device says; what does not, as the disk is measured.
+    #[test]
+    fn the_link_of_a_large_file_is_the_disks() {
+        let dir = tempfile::tempdir().unwrap();
+        let spilling = HostOptions { threads: 1, spill_dir: Some(dir.path().to_owned()), ..HostOptions::default() };
+        let device = HostDevice::new(spilling.clone()).unwrap();
+        let disk = Rates::measured(&device.shared.pool, Some(Spill { dir: dir.path(), cached: false })).unwrap().link;
+        assert_ne!(device.info().link, disk, "two measurements");
+        assert_eq!(device.link_for(Bytes(1 << 20)).unwrap(), device.info().link);
+        assert_eq!(device.link_for(Bytes::MAX).unwrap(), disk);
+        let in_memory = HostDevice::new(HostOptions { spill_dir: None, ..spilling.clone() }).unwrap();
+        assert_eq!(in_memory.link_for(Bytes::MAX).unwrap(), in_memory.info().link);
+        let told = HostDevice::new(HostOptions { rates: Some(Rates::NOMINAL), ..spilling }).unwrap();
+        assert_eq!(told.link_for(Bytes::MAX).unwrap(), Rates::NOMINAL.link);
     }
 }

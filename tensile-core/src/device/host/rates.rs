@@ -73,15 +73,20 @@ impl Rates {
 pub(super) struct Spill<'a> {
     /// Where.
     pub(super) dir: &'a Path,
-    /// Whether the system's cache has room for them, so that copies do not wait for the disk.
+    /// Whether copies go to the system's cache, or wait for the disk.
     pub(super) cached: bool,
+}
+
+impl Spill<'_> {
+    /// Copies that are timed in a row. Through the cache as much as a step of a middling job moves, so that no cache of the processor has it; to the
+    /// disk less, which takes time enough.
+    fn copies(&self) -> u64 {
+        if self.cached { 32 } else { 8 }
+    }
 }
 
 /// Size of one copy: larger than caches, small enough to be quick.
 const COPY: u64 = 8 << 20;
-
-/// Copies to and from files that are timed together, so that a disk's own cache does not hold them all.
-const FILE_COPIES: u64 = 8;
 
 /// Products timed in one go, long enough for the system's scheduler to share the cores between them and the copies.
 const PRODUCTS: usize = 12;
@@ -121,7 +126,7 @@ struct Copies {
 impl Copies {
     fn new(spill: Option<Spill<'_>>) -> Result<Self, DeviceError> {
         let ledger = Arc::new(Ledger::new(u64::MAX));
-        let n = if spill.is_some() { FILE_COPIES } else { 1 };
+        let n = spill.map_or(1, |spill| spill.copies());
         let device = Memory::new(&ledger, Tag::Other, 2 * COPY)?;
         // Fresh pages would be counted in.
         device.fill(Region { offset: 0, bytes: 2 * COPY }, 1);
@@ -166,10 +171,11 @@ impl Copies {
         Ok(())
     }
 
-    /// Seconds of one copy out and of one back.
+    /// Seconds of one copy out and of one back: the best of some rounds, so that the first, which makes a file's pages, does not count. A job
+    /// writes to the same places in each step.
     fn times(&self, spill: Option<Spill<'_>>) -> Result<(f64, f64), DeviceError> {
         let (mut out_s, mut back_s) = (f64::INFINITY, f64::INFINITY);
-        for _ in 0..if spill.is_some() { 2 } else { 5 } {
+        for _ in 0..if spill.is_some() { 3 } else { 5 } {
             let all_out = tried(|| {
                 (0..self.n).try_for_each(|index| self.out(index))?;
                 self.settle(spill)

@@ -40,8 +40,7 @@ pub(crate) struct Args {
     /// Directory for what leaves the device; none for ordinary memory.
     #[arg(long)]
     spill_dir: Option<PathBuf>,
-    /// Most that leaves the device: 4GiB. With a spill directory, copies are measured at the speed of the system's cache if memory has room for twice
-    /// of it, otherwise at that of the disk.
+    /// Most that leaves the device: 4GiB.
     #[arg(long, default_value = "unlimited")]
     host_budget: Budget,
 }
@@ -145,7 +144,9 @@ fn model(args: &Args, spec: &str, device: &Arc<HostDevice>) -> anyhow::Result<Mo
     let planner = planner::find(&args.policy).with_context(|| format!("there is no policy '{}'", args.policy))?;
     let Task { name, job, data } = Task::open(spec, args.size, device)?;
     let batch = job.recipe.samples_per_step();
-    let unlimited = Limits { host: args.host_capacity(), ..device.info().limits(Bytes::MAX) };
+    let mut unlimited = Limits { host: args.host_capacity(), ..device.info().limits(Bytes::MAX) };
+    let full = NoEviction.plan(&job.train.trace, &unlimited)?.report.arena;
+    unlimited.link = device.link_for(full.min(unlimited.host))?;
 
     // Measure latencies first, so that plans and predictions speak of this machine.
     eprintln!("{name}, batch {batch}: measuring latencies");

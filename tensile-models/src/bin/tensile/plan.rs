@@ -107,6 +107,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         Some(device) => {
             let [for_device, for_host] = setup::memory(device, Budget::Auto, &args.policy, full)?;
             offer = Some(for_device);
+            if link.is_none() {
+                limits.link = device.link_for(full.min(for_host))?;
+            }
             for_host
         }
         None => setup::host_bytes(args.policy.host_budget)?,

@@ -95,6 +95,7 @@ pub(crate) fn trained(args: &TrainedArgs) -> Result<(Predictor<HostDevice>, Arc<
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.eval.trace, &limits)?;
     [limits.device, limits.host] = memory(&device, args.budget, &args.policy, none.report.arena)?;
+    limits.link = device.link_for(none.report.arena.min(limits.host))?;
     limits.mode = args.policy.mode.into();
     Ok((Predictor::load(device, job, &*planner, limits, &args.load)?, network))
 }

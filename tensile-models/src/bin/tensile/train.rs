@@ -89,6 +89,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let full = none.report.arena;
     let [budget, host] = setup::memory(&device, args.budget, &args.policy, full)?;
     limits.host = host;
+    limits.link = device.link_for(full.min(host))?;
     if !args.json {
         describe(args, &job, &none, &limits, budget)?;
     }
