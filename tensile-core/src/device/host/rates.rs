@@ -297,14 +297,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measuring_is_quick_and_done_once() {
+    fn measuring_is_done_once() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let spill = |cached| Some(Spill { dir: dir.path(), cached });
         for spill in [None, spill(true), spill(false)] {
             let first = Rates::measured(&pool, spill).unwrap();
-            let again_s = seconds(|| assert_eq!(Rates::measured(&pool, spill).unwrap(), first));
-            assert!(again_s < 0.01, "{again_s} s");
+            assert_eq!(Rates::measured(&pool, spill).unwrap(), first, "a second measurement would differ");
             for rate in [first.flops_per_s, first.bytes_per_s, first.link.out_bytes_per_s, first.link.in_bytes_per_s] {
                 assert!(rate > 1e6 && rate < 1e14, "{first:?}");
             }
