@@ -13,6 +13,7 @@ static SHADER: Shader = Shader {
     buffers: &[("x", "vec4<f32>"), ("random", "vec4<u32>"), ("y", "vec4<f32>")],
     params: &[
         ("n", "u32"),
+        ("steps", "u32"),
         ("first", "u32"),
         ("number", "u32"),
         ("bound", "u32"),

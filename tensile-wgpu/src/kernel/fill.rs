@@ -11,7 +11,7 @@ static SHADER: Shader = Shader {
     name: "fill",
     source: elementwise::SOURCE,
     buffers: &[("y", "vec4<u32>")],
-    params: &[("n", "u32"), ("bits", "u32")],
+    params: &[("n", "u32"), ("steps", "u32"), ("bits", "u32")],
     snippets: &[("load", ""), ("f", "vec4(p.bits)")],
     libraries: &[],
     workgroup: 256,

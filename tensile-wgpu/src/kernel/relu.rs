@@ -28,7 +28,7 @@ impl Kernel for ReluGrad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::tests::{check, check_windows, given, random};
+    use crate::kernel::tests::{check, check_windows, check_with, given, random};
 
     #[test]
     fn forward() {
@@ -45,6 +45,14 @@ mod tests {
         }
         let dy = given(&[f32::NAN, f32::NAN, 1.0, f32::INFINITY, f32::NEG_INFINITY]);
         check(ReluGrad, &[dy, given(&[0.0, 2.0, f32::NAN, 0.0, 1.0])], 0.0);
+    }
+
+    #[test]
+    fn as_on_a_gpu() {
+        // One vector for each invocation, and several from 2²⁰ elements on.
+        for n in [1, 1023, 1025, 1 << 20, (1 << 20) + 3] {
+            check_with(|caps| Caps { software: false, ..caps }, Relu, &[random([n], 3)], 0.0);
+        }
     }
 
     #[test]
