@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod budget;
 pub mod data;
 pub mod job;

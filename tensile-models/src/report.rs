@@ -1,11 +1,12 @@
 //! What a run did, in figures.
 
+use std::sync::Arc;
+
 use serde::Serialize;
-use tensile_core::Device;
-use tensile_core::device::host::count::{self, Tag};
 use tensile_core::exec::Step;
 use tensile_sched::{Bytes, Nanos, Role};
 
+use crate::backend::{AdapterReport, Backend};
 use crate::budget::Budget;
 use crate::trainer::{Evaluation, TrainError, Trainer};
 
@@ -20,8 +21,7 @@ pub struct Report {
     pub test_loss: Option<f64>,
     /// Fraction of them told right.
     pub accuracy: Option<f64>,
-    /// Device bytes, as the counting allocator saw them: arenas, and what kernels allocated in blocks of 4 KiB and more; absent if the program
-    /// does not use that allocator.
+    /// Device bytes, as an independent counter saw them ([`Backend::counted_bytes`]); absent if nothing counts.
     pub peak_bytes: Option<u64>,
     /// The budget; absent if unlimited.
     pub budget_bytes: Option<u64>,
@@ -45,34 +45,34 @@ pub struct Report {
     pub in_bytes: u64,
     /// Ops run again.
     pub reruns: u64,
-    /// Idle time of the compute lane.
-    pub stall_ns: u64,
+    /// Idle time of the compute lane; absent where ops are not timed one by one.
+    pub stall_ns: Option<u64>,
     /// Time of a step.
     pub step_ns: u64,
     /// Time of a step as the planner's simulator predicted it.
     pub predicted_step_ns: u64,
     /// Resident memory of the process at the end, if the system tells.
     pub resident_bytes: Option<u64>,
-}
-
-/// Begins counting the peak anew; call it before a run's trainer is made.
-pub fn start() {
-    count::reset_peak();
+    /// The adapter; absent on the host device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterReport>,
 }
 
 impl Report {
-    /// Figures of everything the trainer has done.
+    /// Figures of everything the trainer has done. `before` is what [`Backend::begin_count`] gave before it was made.
     ///
     /// # Errors
     /// [`TrainError::Exec`] if work in flight fails.
-    pub fn new<D: Device>(
+    pub fn new<D: Backend>(
         run: &str,
         trainer: &mut Trainer<D>,
+        before: Bytes,
         budget: Budget,
         budget_bytes: Bytes,
         evaluation: Option<Evaluation>,
     ) -> Result<Self, TrainError> {
         trainer.executor().drain()?;
+        let device = Arc::clone(trainer.executor().device());
         let stats = trainer.stats().cloned().unwrap_or_default();
         let steps = stats.steps.max(1);
         let program = trainer.train_program();
@@ -82,29 +82,30 @@ impl Report {
             steps: stats.steps,
             test_loss: evaluation.map(|evaluation| evaluation.loss),
             accuracy: evaluation.map(|evaluation| evaluation.accuracy),
-            peak_bytes: count::is_installed().then(|| count::peak(Tag::Device)),
+            peak_bytes: device.counted_bytes(before).map(|bytes| bytes.0),
             budget_bytes: (budget != Budget::Unlimited).then_some(budget_bytes.0),
             arena_bytes: planned.report.arena.0,
             live_bytes: planned.report.peak.0,
             host_bytes: planned.report.host_arena.0,
-            spilled_bytes: 0,
+            spilled_bytes: device.spilled_bytes().0,
             swap_outs: stats.swap_outs.count / steps,
             swap_ins: stats.swap_ins.count / steps,
             evictions: stats.evictions / steps,
             out_bytes: stats.swap_outs.bytes / steps,
             in_bytes: stats.swap_ins.bytes / steps,
             reruns: stats.reruns / steps,
-            stall_ns: stats.stall_time.0 / steps,
+            stall_ns: trainer.times_ops().then_some(stats.stall_time.0 / steps),
             step_ns: stats.step_time.0 / steps,
             predicted_step_ns: planned.simulation.step_time.0,
             resident_bytes: process_bytes("VmRSS:"),
+            adapter: device.adapter(),
         })
     }
 
     /// Names and figures for people.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
-        vec![
+        let mut rows = vec![
             ("test loss", self.test_loss.map_or("-".to_owned(), |loss| format!("{loss:.4}"))),
             ("test accuracy", self.accuracy.map_or("-".to_owned(), |accuracy| format!("{:.2} %", accuracy * 100.0))),
             ("budget", self.budget_bytes.map_or("unlimited".to_owned(), bytes)),
@@ -116,11 +117,20 @@ impl Report {
             ("swap-ins per step", format!("{} ({})", self.swap_ins, bytes(self.in_bytes))),
             ("of these caused by the budget", self.evictions.to_string()),
             ("reruns per step", self.reruns.to_string()),
-            ("stall per step", Nanos(self.stall_ns).to_string()),
+            ("stall per step", self.stall_ns.map_or("-".to_owned(), |ns| Nanos(ns).to_string())),
             ("step time", Nanos(self.step_ns).to_string()),
             ("step time predicted", Nanos(self.predicted_step_ns).to_string()),
             ("resident memory of the process", self.resident_bytes.map_or("unknown".to_owned(), bytes)),
-        ]
+        ];
+        if let Some(adapter) = &self.adapter {
+            rows.extend([
+                ("adapter", adapter.name.clone()),
+                ("driver", adapter.driver.clone()),
+                ("self-test", adapter.self_test.clone()),
+                ("staging on the host", bytes(adapter.staging_bytes)),
+            ]);
+        }
+        rows
     }
 }
 

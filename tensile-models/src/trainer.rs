@@ -12,6 +12,7 @@ use tensile_core::nn;
 use tensile_core::optim::SCALARS;
 use tensile_sched::{Infeasible, Limits, Planner};
 
+use crate::backend::Backend;
 use crate::data::{Batch, DataError, Dataset, Position, each_batch};
 use crate::job::{CORRECT, Inference, Job, LOGITS, LOSS, fill};
 
@@ -61,7 +62,7 @@ pub struct Evaluation {
 /// One job on one device, with its memory, within a budget.
 ///
 /// Steps overlap: [`begin`](Self::begin) the next before you [`finish`](Self::finish) one, and copies of the next run beside the one before.
-pub struct Trainer<D: Device> {
+pub struct Trainer<D: Backend> {
     job: Job,
     train: Arc<Compiled>,
     eval: Arc<Compiled>,
@@ -69,10 +70,11 @@ pub struct Trainer<D: Device> {
     /// Training steps begun.
     steps: u64,
     seed: u64,
+    times_ops: bool,
 }
 
-impl<D: Device> Trainer<D> {
-    /// Plans the job's steps within `limits` and puts the parameters, drawn from `seed`, in place.
+impl<D: Backend> Trainer<D> {
+    /// Plans the job's steps within `limits` and puts the parameters, drawn from `seed`, in place. Steps are profiled only on a device that times ops.
     ///
     /// # Errors
     /// [`TrainError::Plan`] with the floor if the budget is too small; [`TrainError::Exec`] if memory is short.
@@ -89,15 +91,22 @@ impl<D: Device> Trainer<D> {
         let planned_eval = planner.plan(&job.eval.trace, &eval_limits).map_err(TrainError::PlanEval)?;
         let train = Compiled::new(Arc::clone(&job.train), planned, limits)?;
         let eval = Compiled::new(Arc::clone(&job.eval), planned_eval, eval_limits)?;
+        let times_ops = options.profile && device.times_ops();
+        let options = ExecutorOptions { profile: times_ops, ..options };
         let executor = Executor::new(device, &train, options, |persistent, first, bytes| {
             nn::init_part(persistent, seed, first, bytes);
         })?;
-        Ok(Self { job, train, eval, executor, steps: 0, seed })
+        Ok(Self { job, train, eval, executor, steps: 0, seed, times_ops })
     }
 
     /// The job.
     pub fn job(&self) -> &Job {
         &self.job
+    }
+
+    /// Whether ops are timed one by one; without that, times of ops and stalls are not measured.
+    pub fn times_ops(&self) -> bool {
+        self.times_ops
     }
 
     /// The training program.

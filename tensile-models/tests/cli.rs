@@ -257,7 +257,10 @@ fn plans_show_their_programs() {
     for word in ["digit-cnn", "resnet50", "tensile", "none", "retain", "host"] {
         assert!(info.contains(word), "no '{word}' in:\n{info}");
     }
-    assert!(!info.contains("cuda") && !info.contains("wgpu"), "{info}");
+    assert!(!info.contains("cuda"), "{info}");
+    if cfg!(not(feature = "wgpu")) {
+        assert!(info.contains("built without the feature wgpu"), "{info}");
+    }
 }
 
 #[test]
@@ -280,6 +283,29 @@ fn what_does_not_exist_is_a_usage_error() {
     fails(2, &["plan"], &["MODEL"]);
     fails(2, &["fly"], &["fly"]);
     fails(2, &["train", "mlp", "--backend", "cuda"], &["--backend"]);
+    fails(2, &["train", "mlp", "--threads", "1025"], &["--threads 1025", "1024"]);
+}
+
+#[test]
+fn options_of_other_backends_are_refused() {
+    let file = "/no/such/file";
+    let commands: [&[&str]; 4] =
+        [&["train", "mlp"], &["plan", "mlp"], &["eval", "mlp", "--load", file], &["predict", "mlp", "--load", file]];
+    for command in commands {
+        let options: [&[&str]; 4] =
+            [&["--adapter", "0"], &["--graphics-api", "vulkan"], &["--power", "low"], &["--allow-faulty-driver"]];
+        for option in options {
+            fails(2, &[command, option].concat(), &[option[0], "--backend wgpu only"]);
+        }
+        if cfg!(not(feature = "wgpu")) {
+            fails(
+                2,
+                &[command, &["--backend", "wgpu"]].concat(),
+                &["--backend wgpu", "built without", "--features wgpu"],
+            );
+        }
+    }
+    fails(2, &["plan", "mlp", "--power", "some"], &["--power", "high"]);
 }
 
 #[test]

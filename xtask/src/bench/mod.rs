@@ -19,7 +19,7 @@ use crate::ci::cargo;
 /// Benches.
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
-    /// Digit CNN, ResNet-18 and ResNet-50 on the host device under budgets.
+    /// Digit CNN, ResNet-18 and ResNet-50 under budgets, on the host device or, with `--backend wgpu`, on an adapter beside the host device.
     Quick {
         /// Passed on to the measuring program: `--models resnet50:8 --percent 60 --steps 5`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -45,7 +45,9 @@ pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
 /// Runs `tensile-bench NAME ARGS`, gives its JSON.
 fn measure(name: &str, args: &[String]) -> anyhow::Result<Value> {
     let output = Command::new(cargo())
-        .args(["run", "--quiet", "--package", "tensile-models", "--bin", "tensile-bench", "--", name])
+        .args(["run", "--quiet", "--package", "tensile-models", "--bin", "tensile-bench"])
+        .args(if asks_for_wgpu(args) { &["--features", "wgpu"][..] } else { &[] })
+        .args(["--", name])
         .args(args)
         .stderr(Stdio::inherit())
         .output()
@@ -54,6 +56,11 @@ fn measure(name: &str, args: &[String]) -> anyhow::Result<Value> {
         bail!("tensile-bench {name} ended with {}", output.status);
     }
     serde_json::from_slice(&output.stdout).with_context(|| format!("tensile-bench {name} printed no JSON"))
+}
+
+/// Whether the arguments have `--backend wgpu`, in one word or two.
+fn asks_for_wgpu(args: &[String]) -> bool {
+    args.iter().any(|arg| arg == "--backend=wgpu") || args.windows(2).any(|pair| pair == ["--backend", "wgpu"])
 }
 
 /// Keeps the result of a bench under `target/bench/`.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
 
+mod kernels;
 mod quick;
 mod speed;
 mod training;
@@ -24,9 +25,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Training steps under budgets on the host device.
+    /// Training steps under budgets.
     Quick(quick::Args),
-    /// Training steps of one model without a limit on the host device.
+    /// Training steps of one model without a limit.
     Speed(speed::Args),
 }
 

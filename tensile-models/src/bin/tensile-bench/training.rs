@@ -1,14 +1,14 @@
-//! Training steps on the host device, timed.
+//! Training steps, timed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
-use tensile_core::device::host::HostDevice;
-use tensile_core::device::host::count::{self, Tag};
+use tensile_core::Device;
 use tensile_core::exec::ExecutorOptions;
 use tensile_core::optim::Optimizer;
+use tensile_models::backend::Backend;
 use tensile_models::data::{self, Loader, Position, Splits};
 use tensile_models::job::{Job, Recipe};
 use tensile_models::trainer::Trainer;
@@ -24,7 +24,7 @@ pub(crate) struct Task {
 
 impl Task {
     /// From `MODEL:BATCH`, with Adam on synthetic data of the size that the model takes; `size` above 0 is another height and width of images.
-    pub(crate) fn open(spec: &str, size: usize, device: &HostDevice) -> anyhow::Result<Self> {
+    pub(crate) fn open<D: Device>(spec: &str, size: usize, device: &D) -> anyhow::Result<Self> {
         let (name, batch) = spec.split_once(':').with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
         let batch: usize = batch.parse().with_context(|| format!("'{spec}' is not MODEL:BATCH"))?;
         let model = zoo::find(name).with_context(|| format!("there is no model '{name}'"))?;
@@ -36,21 +36,14 @@ impl Task {
     }
 }
 
-/// Threads to use; 0 = one per core.
-pub(crate) fn threads(given: usize) -> anyhow::Result<usize> {
-    if given == 0 { Ok(std::thread::available_parallelism()?.get()) } else { Ok(given) }
-}
-
 /// Timed steps.
 pub(crate) struct Measured {
     /// Bits of the losses of all steps.
     pub(crate) losses: Vec<u32>,
     /// Times of the timed steps in ns.
     pub(crate) steps: Vec<u64>,
-    /// Mean time that a step's kernels waited for copies.
-    pub(crate) stall_ns: u64,
-    /// By the counting allocator.
-    pub(crate) peak_bytes: u64,
+    /// Mean time that a step's kernels waited for copies; none where ops are not timed.
+    pub(crate) stall_ns: Option<u64>,
 }
 
 /// What the ops of one class take in a step.
@@ -62,22 +55,24 @@ pub(crate) struct ClassAnswer {
     flops: f64,
 }
 
-/// A trainer that measures the latency of every op.
-pub(crate) fn trainer(
-    device: &Arc<HostDevice>,
+/// A trainer that measures the latency of every op, if the device does.
+pub(crate) fn trainer<D: Backend>(
+    device: &Arc<D>,
     job: &Job,
     planner: &dyn Planner,
     limits: &Limits,
-) -> anyhow::Result<Trainer<HostDevice>> {
+) -> anyhow::Result<Trainer<D>> {
     let options = ExecutorOptions { profile: true, ..ExecutorOptions::default() };
     Ok(Trainer::new(Arc::clone(device), job.clone(), planner, limits.clone(), options, 1)?)
 }
 
+/// Timed steps of a job: small models take many in the time of one step of a large one.
+pub(crate) fn timed_steps(job: &Job, steps: usize) -> usize {
+    if job.train.costs.iter().map(|cost| cost.flops).sum::<f64>() < 1e10 { 20 * steps } else { steps }
+}
+
 /// One step to warm up, then the timed ones.
-pub(crate) fn measure(trainer: &mut Trainer<HostDevice>, data: &Splits, steps: usize) -> anyhow::Result<Measured> {
-    // Small models take many steps in the time of one step of a large one.
-    let steps =
-        if trainer.job().train.costs.iter().map(|cost| cost.flops).sum::<f64>() < 1e10 { 20 * steps } else { steps };
+pub(crate) fn measure<D: Backend>(trainer: &mut Trainer<D>, data: &Splits, steps: usize) -> anyhow::Result<Measured> {
     let mut loader =
         Loader::new(Arc::clone(&data.train), trainer.job().recipe.samples_per_step(), 1, Position::default())?;
     let (mut losses, mut times, mut stall_ns) = (Vec::new(), Vec::new(), 0);
@@ -100,8 +95,8 @@ pub(crate) fn measure(trainer: &mut Trainer<HostDevice>, data: &Splits, steps: u
             }
         }
     }
-    let stall_ns = stall_ns / times.len().max(1) as u64;
-    Ok(Measured { losses, steps: times, stall_ns, peak_bytes: count::peak(Tag::Device) })
+    let stall_ns = trainer.times_ops().then_some(stall_ns / times.len().max(1) as u64);
+    Ok(Measured { losses, steps: times, stall_ns })
 }
 
 /// Time by class of op, most time first; the job's trace has measured latencies.

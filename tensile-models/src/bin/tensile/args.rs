@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tensile_models::backend::Choice;
 use tensile_models::budget::Budget;
 use tensile_models::data::Augment;
 use tensile_sched::Mode;
@@ -80,9 +81,8 @@ pub(crate) struct ModelArgs {
     /// Height and width of the images for models that take any size; short for --set size=N.
     #[arg(long)]
     pub(crate) size: Option<u32>,
-    /// Threads of the host device; 0 = one per core.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) device: Choice,
 }
 
 /// How parameters are updated.

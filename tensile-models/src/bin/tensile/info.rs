@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tensile_core::Device;
+use tensile_models::backend::{self, AdapterRow, OpenOptions};
 use tensile_models::zoo;
 use tensile_sched::{Bytes, planner};
 
 use crate::Failure;
 use crate::args::InfoArgs;
-use crate::setup;
 
 #[derive(Serialize)]
 struct Answer {
     version: &'static str,
     devices: Vec<DeviceRow>,
+    /// Absent in a build without the feature `wgpu`.
+    adapters: Option<Vec<AdapterRow>>,
     models: Vec<ModelRow>,
     policies: Vec<&'static str>,
 }
@@ -38,7 +40,7 @@ struct ModelRow {
 }
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
-    let device = setup::host_device(0, None)?;
+    let device = backend::host(0, OpenOptions::default())?;
     let info = device.info();
     let answer = Answer {
         version: env!("CARGO_PKG_VERSION"),
@@ -50,6 +52,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             copy_out_gbytes_per_s: info.link.out_bytes_per_s / 1e9,
             copy_in_gbytes_per_s: info.link.in_bytes_per_s / 1e9,
         }],
+        adapters: backend::adapters(),
         models: zoo::all()
             .iter()
             .map(|model| ModelRow {
@@ -77,6 +80,12 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             device.copy_in_gbytes_per_s
         );
     }
+    out!("\nAdapters (--backend wgpu)");
+    match &answer.adapters {
+        None => out!("  not listed: this program was built without the feature wgpu"),
+        Some(adapters) if adapters.is_empty() => out!("  none: no driver for Vulkan, Metal or DX12 was found"),
+        Some(adapters) => adapters.iter().for_each(print_adapter),
+    }
     out!("\nModels");
     for model in &answer.models {
         let settings: Vec<String> = model.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -87,4 +96,18 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     );
     out!("\nPolicies\n  {}", answer.policies.join(", "));
     Ok(())
+}
+
+fn print_adapter(adapter: &AdapterRow) {
+    out!(
+        "  {}: {} ({}, {}, {}), buffers up to {}, bindings up to {}; self-test: {}",
+        adapter.number,
+        adapter.name,
+        adapter.kind,
+        adapter.graphics_api,
+        adapter.driver,
+        Bytes(adapter.max_buffer_bytes),
+        Bytes(adapter.max_binding_bytes),
+        adapter.self_test
+    );
 }

@@ -1,10 +1,11 @@
 //! `tensile plan`: what a budget costs, before running.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
-use tensile_core::Device;
+use tensile_models::backend::{Backend, Visitor};
 use tensile_models::budget::Budget;
 use tensile_sched::baseline::{NoEviction, Retain};
 use tensile_sched::{
@@ -76,54 +77,81 @@ impl From<&Planned> for Plan {
     }
 }
 
+/// What is planned.
+struct Subject {
+    name: String,
+    trace: Trace,
+    /// All but those of memory.
+    limits: Limits,
+    /// Without a limit.
+    none: Planned,
+    /// What `--budget auto` stands for, if anything tells.
+    offer: Option<Bytes>,
+}
+
+impl Subject {
+    fn new(args: &PlanArgs, name: String, trace: Trace, limits: Limits) -> Result<Self, Failure> {
+        if trace.ops().is_empty() {
+            return Err(anyhow!("{name} has no ops: there is nothing to plan").into());
+        }
+        let link = args.link.as_deref().map(parse_link).transpose()?.unwrap_or(limits.link);
+        let limits = Limits { link, mode: args.policy.mode.into(), ..limits };
+        let none = NoEviction.plan(&trace, &limits).context("planning without a limit")?;
+        Ok(Self { name, trace, limits, none, offer: None })
+    }
+
+    /// A recorded step, on no device.
+    fn recorded(args: &PlanArgs, path: &Path) -> Result<Self, Failure> {
+        let mut subject = Self::new(args, path.display().to_string(), read_trace(path)?, Limits::unlimited())?;
+        subject.limits.host = setup::host_bytes(args.policy.host_budget)?;
+        Ok(subject)
+    }
+}
+
+/// A model's training step on a device.
+struct Lower<'a> {
+    args: &'a PlanArgs,
+    model: &'a str,
+}
+
+impl Visitor for Lower<'_> {
+    type Output = Result<Subject, Failure>;
+
+    fn visit<D: Backend>(self, device: Arc<D>) -> Result<Subject, Failure> {
+        let Self { args, model } = self;
+        let job = setup::job(model, &args.step, &args.optimizer, &*device)?;
+        let (name, limits) = (format!("{model}, batch {}", job.recipe.batch), device.info().limits(Bytes::MAX));
+        let mut subject = Subject::new(args, name, job.train.trace.clone(), limits)?;
+        let full = subject.none.report.arena;
+        subject.offer = setup::offer(&*device);
+        subject.limits.host =
+            setup::host_memory(&*device, &args.policy, subject.offer.unwrap_or(Bytes::MAX).min(full))?;
+        if args.link.is_none() {
+            subject.limits.link = device.link_for(full.min(subject.limits.host))?;
+        }
+        Ok(subject)
+    }
+}
+
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let planner = setup::policy(&args.policy.policy)?;
-    let link = args.link.as_deref().map(parse_link).transpose()?;
-    let (name, trace, mut limits, device) = match (&args.trace, &args.model) {
-        (Some(path), _) => (path.display().to_string(), read_trace(path)?, Limits::unlimited(), None),
-        (None, Some(model)) => {
-            let device = setup::host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
-            let job = setup::job(model, &args.step, &args.optimizer, &device)?;
-            let limits = device.info().limits(Bytes::MAX);
-            (format!("{model}, batch {}", job.recipe.batch), job.train.trace.clone(), limits, Some(device))
-        }
+    let subject = match (&args.trace, &args.model) {
+        (Some(path), _) => Subject::recorded(args, path)?,
+        (None, Some(model)) => setup::on_device(&args.step.device, &args.policy, false, Lower { args, model })?,
         (None, None) => unreachable!("clap asks for one of both"),
     };
-    if trace.ops().is_empty() {
-        return Err(anyhow!("{name} has no ops: there is nothing to plan").into());
-    }
-    if let Some(link) = link {
-        limits.link = link;
-    }
+    let Subject { name, trace, limits, none, offer } = subject;
     if let Some(path) = &args.write_trace {
         let compress = path.extension().is_some_and(|extension| extension == "gz");
         write(path, &file::write_trace(&trace, compress))?;
     }
-    limits.mode = args.policy.mode.into();
-    let none = NoEviction.plan(&trace, &limits).context("planning without a limit")?;
     let full = none.report.arena;
-    let mut offer = None;
-    limits.host = match &device {
-        Some(device) => {
-            let [for_device, for_host] = setup::memory(device, Budget::Auto, &args.policy, full)?;
-            offer = Some(for_device);
-            if link.is_none() {
-                limits.link = device.link_for(full.min(for_host))?;
-            }
-            for_host
-        }
-        None => setup::host_bytes(args.policy.host_budget)?,
-    };
-    if offer.is_none() && args.budget.contains(&Budget::Auto) {
-        let message = "--budget auto is for models, which run on this machine; give bytes or a percentage for a trace";
-        return Err(Failure::Usage(message.to_owned()));
-    }
     let retain =
         Retain.plan(&trace, &Limits { host: Bytes::MAX, ..limits.clone() }).context("planning without a limit")?;
     let lowest = floor(&trace, &limits).map_err(anyhow::Error::from)?;
     let mut first: Option<(Limits, Planned)> = None;
     let mut rows = Vec::new();
-    for (label, device, result) in plans(args, &*planner, &trace, &limits, [full, offer.unwrap_or(Bytes::MAX)])? {
+    for (label, device, result) in plans(args, &*planner, &trace, &limits, full, offer)? {
         rows.push(Row {
             budget: label,
             budget_bytes: device.0,
@@ -175,13 +203,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
 /// A budget by name and in bytes, and its plan.
 type Asked = (String, Bytes, Result<Planned, Infeasible>);
 
-/// What was asked for, of a step that takes `all` without a limit on a machine that offers `offer`.
+/// What was asked for, of a step that takes `all` without a limit on a device that has `offer`.
 fn plans(
     args: &PlanArgs,
     planner: &dyn Planner,
     trace: &Trace,
     limits: &Limits,
-    [all, offer]: [Bytes; 2],
+    all: Bytes,
+    offer: Option<Bytes>,
 ) -> Result<Vec<Asked>, Failure> {
     let part = |budget: Bytes| percent(budget.0 as f64 / all.0.max(1) as f64);
     if let Some(n_points) = args.frontier {
@@ -193,10 +222,10 @@ fn plans(
         return Ok(vec![(part(budget), budget, Ok(planned))]);
     }
     let plan = |budget: &Budget| {
-        let device = budget.resolve(all, offer);
-        (budget.to_string(), device, planner.plan(trace, &Limits { device, ..limits.clone() }))
+        let device = setup::device_bytes(*budget, all, offer)?;
+        Ok((budget.to_string(), device, planner.plan(trace, &Limits { device, ..limits.clone() })))
     };
-    Ok(args.budget.iter().map(plan).collect())
+    args.budget.iter().map(plan).collect()
 }
 
 fn print_answer(answer: &Answer, trace: &Trace, lowest: &Floor, retain: &Planned, none: &Planned) {

@@ -1,7 +1,10 @@
 //! `tensile predict`: labels of samples, or the continuation of a text.
 
+use std::sync::Arc;
+
 use serde::Serialize;
-use tensile_core::device::host::HostDevice;
+use tensile_core::Device;
+use tensile_models::backend::{Backend, Visitor};
 use tensile_models::data::{self, Batch, Draw, SplitMix};
 use tensile_models::trainer::Predictor;
 use tensile_models::zoo::{IGNORED, Network, Task};
@@ -33,16 +36,26 @@ pub(crate) fn run(args: &PredictArgs) -> Result<(), Failure> {
         let message = format!("--temperature {} is none; it must be 0 or above", args.temperature);
         return Err(Failure::Usage(message));
     }
-    let (mut predictor, network) = setup::trained(&args.trained)?;
-    match &args.prompt {
-        Some(prompt) => continue_text(args, prompt, &mut predictor, &*network),
-        None => tell_labels(args, &mut predictor, &*network),
+    setup::on_device(&args.trained.step.device, &args.trained.policy, false, Predict(args))
+}
+
+struct Predict<'a>(&'a PredictArgs);
+
+impl Visitor for Predict<'_> {
+    type Output = Result<(), Failure>;
+
+    fn visit<D: Backend>(self, device: Arc<D>) -> Result<(), Failure> {
+        let (mut predictor, network) = setup::trained(&self.0.trained, device)?;
+        match &self.0.prompt {
+            Some(prompt) => continue_text(self.0, prompt, &mut predictor, &*network),
+            None => tell_labels(self.0, &mut predictor, &*network),
+        }
     }
 }
 
-fn tell_labels(
+fn tell_labels<D: Device>(
     args: &PredictArgs,
-    predictor: &mut Predictor<HostDevice>,
+    predictor: &mut Predictor<D>,
     network: &dyn Network,
 ) -> Result<(), Failure> {
     let name = args.trained.data.as_deref().unwrap_or(data::default_for(network));
@@ -96,10 +109,10 @@ fn softmax(logits: &[f32], temperature: f32) -> Vec<f32> {
 }
 
 /// Byte after byte: the model sees as much of the text as its context holds.
-fn continue_text(
+fn continue_text<D: Device>(
     args: &PredictArgs,
     prompt: &str,
-    predictor: &mut Predictor<HostDevice>,
+    predictor: &mut Predictor<D>,
     network: &dyn Network,
 ) -> Result<(), Failure> {
     let Task::NextToken { context } = network.task() else {

@@ -1,13 +1,12 @@
 //! From command-line words to devices, jobs, policies.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::anyhow;
 use tensile_core::Device;
-use tensile_core::device::host::{HostDevice, HostOptions, available_memory};
 use tensile_core::optim::{Group, Optimizer, Rule, Select};
+use tensile_models::backend::{Backend, Choice, OpenOptions, Visitor, available_host_bytes};
 use tensile_models::budget::Budget;
 use tensile_models::job::{Inference, Job, Recipe};
 use tensile_models::trainer::Predictor;
@@ -69,32 +68,39 @@ fn optimizer(args: &OptimizerArgs) -> Result<Optimizer, Failure> {
     Ok(Optimizer { clip_norm: args.clip_norm, skip_nonfinite: args.skip_nonfinite, ..optimizer })
 }
 
-pub(crate) fn host_device(threads: usize, spill_dir: Option<&Path>) -> Result<Arc<HostDevice>, Failure> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if threads > 1024 {
-        return Err(Failure::Usage(format!("--threads {threads} is too many; the most is 1024")));
+/// Opens the chosen device and runs a command on it.
+pub(crate) fn on_device<T>(
+    choice: &Choice,
+    policy: &PolicyArgs,
+    op_times: bool,
+    command: impl Visitor<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let options = OpenOptions { spill_dir: policy.spill_dir.clone(), op_times, ..OpenOptions::default() };
+    match choice.open(options, command) {
+        Ok(outcome) => outcome,
+        Err(error) if error.is_usage() => Err(Failure::Usage(error.to_string())),
+        Err(error) => Err(error.into()),
     }
-    let threads = if threads == 0 { cores } else { threads };
-    let spill_dir = spill_dir.map(Path::to_owned);
-    Ok(Arc::new(HostDevice::new(HostOptions { threads, spill_dir, ..HostOptions::default() })?))
 }
 
-pub(crate) fn job(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &HostDevice) -> Result<Job, Failure> {
+pub(crate) fn job<D: Device>(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &D) -> Result<Job, Failure> {
     let network = network(name, args)?;
     let (batch, accumulate) = (batch(args, &*network)?, usize::from(update.accumulate));
     Ok(Job::new(&network, Recipe { batch, accumulate, optimizer: optimizer(update)? }, device)?)
 }
 
-/// The model and the device of `eval` and `predict`, and limits for planning.
-pub(crate) fn trained(args: &TrainedArgs) -> Result<(Predictor<HostDevice>, Arc<dyn Network>), Failure> {
+/// The model of `eval` and `predict` on a device.
+pub(crate) fn trained<D: Backend>(
+    args: &TrainedArgs,
+    device: Arc<D>,
+) -> Result<(Predictor<D>, Arc<dyn Network>), Failure> {
     let planner = policy(&args.policy.policy)?;
     let network = network(&args.model, &args.step)?;
     let batch = batch(&args.step, &*network)?;
-    let device = host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
     let job = Inference::new(&network, batch, &*device)?;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.eval.trace, &limits)?;
-    [limits.device, limits.host] = memory(&device, args.budget, &args.policy, none.report.arena)?;
+    [limits.device, limits.host] = memory(&*device, args.budget, &args.policy, none.report.arena)?;
     limits.link = device.link_for(none.report.arena.min(limits.host))?;
     limits.mode = args.policy.mode.into();
     Ok((Predictor::load(device, job, &*planner, limits, &args.load)?, network))
@@ -117,31 +123,50 @@ pub(crate) fn network(name: &str, args: &ModelArgs) -> Result<Arc<dyn Network>, 
     model(name)?.network(&given).map_err(|error| Failure::Usage(error.to_string()))
 }
 
+/// Bytes that `--budget auto` stands for: nine tenths of what the device has free. None where nothing tells.
+pub(crate) fn offer<D: Backend>(device: &D) -> Option<Bytes> {
+    device.available_bytes().map(|free| Bytes(free.0 / 10 * 9))
+}
+
+/// A device budget in bytes, of a job that takes `full` without a limit, on a device that has `offer`.
+pub(crate) fn device_bytes(budget: Budget, full: Bytes, offer: Option<Bytes>) -> Result<Bytes, Failure> {
+    match (budget, offer) {
+        (Budget::Auto, None) => {
+            let message = "--budget auto: nothing tells how much memory the device has free; give bytes (2GiB)";
+            Err(Failure::Usage(message.to_owned()))
+        }
+        _ => Ok(budget.resolve(full, offer.unwrap_or(Bytes::MAX))),
+    }
+}
+
 /// Bytes for the device and for the host, of a job that takes `full` on the device without a limit.
-///
-/// On the host device both are the machine's memory, unless the host's part is spilled to a file: what the device takes is no longer on offer for the host.
-pub(crate) fn memory(
-    device: &HostDevice,
+pub(crate) fn memory<D: Backend>(
+    device: &D,
     budget: Budget,
     policy: &PolicyArgs,
     full: Bytes,
 ) -> Result<[Bytes; 2], Failure> {
-    let free = available_memory().unwrap_or(Bytes::MAX);
-    let for_device = budget.resolve(full, Bytes(free.0 / 10 * 9));
+    let for_device = device_bytes(budget, full, offer(device))?;
     let needed = for_device.min(full);
-    if needed > free {
+    if let Some(free) = device.available_bytes().filter(|free| needed > *free) {
         let message = "give a smaller --budget, or auto for nine tenths of what is free";
         return Err(anyhow!("{needed} needed on the device, {free} free; {message}").into());
     }
-    let for_host = match policy.host_budget {
+    Ok([for_device, host_memory(device, policy, needed)?])
+}
+
+/// Bytes for the host, beside a job that takes `needed` on the device.
+///
+/// Where both are the machine's memory, what the device takes is no longer on offer for the host, unless the host's part is spilled to a file.
+pub(crate) fn host_memory<D: Backend>(device: &D, policy: &PolicyArgs, needed: Bytes) -> Result<Bytes, Failure> {
+    match policy.host_budget {
         Budget::Auto => {
-            let offer = device.available_host_bytes().unwrap_or(Bytes::MAX);
-            let taken = if policy.spill_dir.is_some() { Bytes::ZERO } else { needed };
-            Bytes(offer.0.saturating_sub(taken.0))
+            let offer = available_host_bytes(policy.spill_dir.as_deref()).unwrap_or(Bytes::MAX);
+            let is_shared = device.is_host_memory() && policy.spill_dir.is_none();
+            Ok(Bytes(offer.0.saturating_sub(if is_shared { needed.0 } else { 0 })))
         }
-        other => host_bytes(other)?,
-    };
-    Ok([for_device, for_host])
+        other => host_bytes(other),
+    }
 }
 
 /// A host budget that needs no device; no fraction, since nothing says of what.

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tensile_core::Device;
 use tensile_core::checkpoint;
-use tensile_core::device::host::HostDevice;
 use tensile_core::exec::{ExecutorOptions, StepSpans, Ticket};
 use tensile_core::optim::schedule::Schedule;
+use tensile_models::backend::{Backend, Visitor};
 use tensile_models::budget::Budget;
 use tensile_models::data::{self, Loader, Position, Splits};
 use tensile_models::job::{Job, LOSS};
@@ -72,8 +71,24 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     for path in args.save.iter().chain(&args.timeline).chain(&checkpoint) {
         checkpoint::check_writable(path)?;
     }
-    let device = setup::host_device(args.step.threads, args.policy.spill_dir.as_deref())?;
-    let job = setup::job(&args.model, &args.step, &args.optimizer, &device)?;
+    setup::on_device(&args.step.device, &args.policy, args.timeline.is_some(), Train { args, planner })
+}
+
+struct Train<'a> {
+    args: &'a TrainArgs,
+    planner: Box<dyn Planner>,
+}
+
+impl Visitor for Train<'_> {
+    type Output = Result<(), Failure>;
+
+    fn visit<D: Backend>(self, device: Arc<D>) -> Result<(), Failure> {
+        train(self.args, &*self.planner, device)
+    }
+}
+
+fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) -> Result<(), Failure> {
+    let job = setup::job(&args.model, &args.step, &args.optimizer, &*device)?;
     let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
     let data = data::open_with(name, &*job.network, args.seed, &data::Options { augment: args.augment })?;
     // What is wrong with the data or the schedule is found out before anything is planned or trained.
@@ -87,7 +102,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let none = NoEviction.plan(&job.train.trace, &limits)?;
     limits.mode = args.policy.mode.into();
     let full = none.report.arena;
-    let [budget, host] = setup::memory(&device, args.budget, &args.policy, full)?;
+    let [budget, host] = setup::memory(&*device, args.budget, &args.policy, full)?;
     limits.host = host;
     limits.link = device.link_for(full.min(host))?;
     if !args.json {
@@ -104,12 +119,12 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     }
     if args.compare {
         let unlimited = Limits { device: Bytes::MAX, ..limits };
-        let (losses, report) = session.train("unlimited", &*planner, unlimited, Budget::Unlimited, None)?;
+        let (losses, report) = session.train("unlimited", planner, unlimited, Budget::Unlimited, None)?;
         reference = Some(losses);
         reports.push(report);
     }
     let (losses, report) =
-        session.train(&args.budget.to_string(), &*planner, limited, args.budget, reference.as_deref())?;
+        session.train(&args.budget.to_string(), planner, limited, args.budget, reference.as_deref())?;
     reports.push(report);
     let losses_equal = reference.map(|reference| {
         reference.len() == losses.len() && reference.iter().zip(&losses).all(|(a, b)| a.to_bits() == b.to_bits())
@@ -145,9 +160,9 @@ fn describe(args: &TrainArgs, job: &Job, none: &Planned, limits: &Limits, budget
     Ok(())
 }
 
-struct Session<'a> {
+struct Session<'a, D> {
     args: &'a TrainArgs,
-    device: Arc<HostDevice>,
+    device: Arc<D>,
     job: Job,
     data: Splits,
     /// Steps of the whole training.
@@ -165,7 +180,7 @@ struct Begun {
     epoch: u64,
 }
 
-impl Session<'_> {
+impl<D: Backend> Session<'_, D> {
     /// One whole training; gives the loss of each step. `reference`: losses of the run without a limit, to print beside.
     fn train(
         &self,
@@ -176,7 +191,7 @@ impl Session<'_> {
         reference: Option<&[f32]>,
     ) -> Result<(Vec<f32>, Report), Failure> {
         let args = self.args;
-        report::start();
+        let before = self.device.begin_count();
         let options = ExecutorOptions { profile: true, ..ExecutorOptions::default() };
         let device_budget = limits.device;
         let mut trainer =
@@ -229,13 +244,11 @@ impl Session<'_> {
         if let Some(path) = args.save.as_ref().filter(|_| is_last) {
             trainer.save(path)?;
         }
-        let report = Report::new(run, &mut trainer, budget, device_budget, evaluation)?;
-        let report = Report { spilled_bytes: self.device.spilled_bytes().0, ..report };
-        Ok((losses, report))
+        Ok((losses, Report::new(run, &mut trainer, before, budget, device_budget, evaluation)?))
     }
 
     /// Writes the last step, if asked to.
-    fn write_timeline(&self, trainer: &mut Trainer<HostDevice>) -> Result<(), Failure> {
+    fn write_timeline(&self, trainer: &mut Trainer<D>) -> Result<(), Failure> {
         let Some(path) = &self.args.timeline else { return Ok(()) };
         let Some(StepSpans { program: compiled, spans }) = trainer.executor().latest_spans()? else { return Ok(()) };
         let (trace, planned, limits) = (&compiled.step().trace, compiled.planned(), compiled.limits());
