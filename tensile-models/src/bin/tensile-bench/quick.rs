@@ -151,7 +151,7 @@ impl Visitor for Quick<'_> {
             Name::Cpu => None,
             Name::Wgpu => Some(Arc::new(backend::host(0, OpenOptions::default())?)),
         };
-        let kernels = host.as_ref().map_or(Ok(Vec::new()), |host| kernels::measure(&*device, &**host))?;
+        let kernels = host.as_ref().map_or(Ok(Vec::new()), |host| kernels::measure(&*device, host))?;
         let software = host.is_some() && device.is_host_memory();
         let bench = Bench { args, device, host, software };
         let default = if software { "digit-cnn:64,resnet18:2" } else { "digit-cnn:64,resnet18:8,resnet50:8" };
