@@ -482,13 +482,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes device bytes; a violation if they are not free, not aligned or not in the arena.
+    /// Takes device bytes; a violation if they are not free, not aligned, not in the arena or not within one block of the device.
     fn claim(&mut self, at: At, owner: Owner, address: Bytes) {
-        let (bytes, max_block) = (self.size(owner), self.limits.max_block);
+        let (bytes, max_block) = (self.size(owner), self.limits.block());
         if bytes > max_block {
             self.violations.push(Violation::BlockTooLarge { at, block: self.block(owner), bytes, max_block });
         }
         let Some((start, end)) = self.range(at, owner, address) else { return };
+        // Larger than a block, it crosses a border wherever it is, and that has been said.
+        if bytes <= max_block && start / max_block.0 != (end - 1) / max_block.0 {
+            let range = Range { start: Bytes(start), end: Bytes(end) };
+            let border = Bytes((start / max_block.0 + 1) * max_block.0);
+            self.violations.push(Violation::CrossesBlock { at, block: self.block(owner), range, border, max_block });
+        }
         if let Some(other) = self.device_spans.first_overlap(start, end) {
             self.overlap(at, (start, end, owner), other);
             return;

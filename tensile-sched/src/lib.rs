@@ -75,6 +75,7 @@
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+mod borders;
 pub mod check;
 #[cfg(feature = "serde")]
 pub mod file;

@@ -89,7 +89,9 @@ pub struct Limits {
     pub host: Bytes,
     /// Addresses are multiples of this, and sizes are rounded up to it. A power of two.
     pub alignment: Bytes,
-    /// No tensor, scratch or workspace may be larger than this on the device.
+    /// The device arena is a list of blocks of this size, the last one perhaps shorter: no tensor, scratch or workspace may be larger on the device,
+    /// and none may cross an address that is a multiple of it. [`Bytes::MAX`] for an arena in one piece. It should be a multiple of the alignment; what is above
+    /// the last multiple is not used (see [`Limits::block`]). The host arena is in one piece.
     pub max_block: Bytes,
     /// The link to the host.
     pub link: Link,
@@ -122,5 +124,17 @@ impl Limits {
     /// Bytes that `bytes` occupy in an arena.
     pub fn occupied(&self, bytes: Bytes) -> Bytes {
         bytes.align_up(self.alignment)
+    }
+
+    /// Bytes of a block of the device arena: [`max_block`](Self::max_block), rounded down to the alignment.
+    ///
+    /// ```
+    /// use tensile_sched::{Bytes, Limits};
+    ///
+    /// let limits = Limits { max_block: Bytes(1000), alignment: Bytes(256), ..Limits::unlimited() };
+    /// assert_eq!(limits.block(), Bytes(768));
+    /// ```
+    pub fn block(&self) -> Bytes {
+        Bytes(self.max_block.0 - self.max_block.0.checked_rem(self.alignment.0).unwrap_or(0))
     }
 }

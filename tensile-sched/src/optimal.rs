@@ -20,7 +20,7 @@
 //! - Free takeovers are always used.
 //!
 //! # What it costs
-//! - **Memory** is the sum of occupied bytes at each instruction. Fragmentation is ignored: bytes are interchangeable.
+//! - **Memory** is the sum of occupied bytes at each instruction. Fragmentation and the device's blocks ([`Limits::max_block`]) are ignored: bytes are interchangeable.
 //! - **Time** is that of [`simulate`](mod@crate::simulate), in the steady state, with waits of two kinds. *Data*: a kernel for the copies of what it touches, a copy for the kernel that made its source, and for the copy
 //!   on the other lane that filled, or read, its host slot. *Memory*: addresses would decide these; without them a pool does. Bytes that are given up enter the pool with the last accesses to them on each lane; whoever claims bytes
 //!   takes those first whose accesses are on its own lane, for which there is nothing to wait, then those whose other accesses are earliest, and waits for these. So a claim waits until enough bytes before it in

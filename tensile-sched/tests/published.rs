@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tensile_sched::{
-    Bytes, Dtr, Infeasible, Limits, Link, Liveness, Mode, NoEviction, Paper, Planner, Retain, Tensile, Trace,
+    Bytes, Dtr, Effort, Infeasible, Limits, Link, Liveness, Mode, NoEviction, Paper, Planner, Retain, Tensile, Trace,
     read_trace,
 };
 
@@ -199,6 +199,66 @@ fn the_authors_steps_are_planned_within_twice_the_bound() {
     let means = sums.into_inner().expect("nobody panicked").map(|sum: f64| sum / STEPS.len() as f64);
     say(&format!("means: {:.2} % at 60 %, {:.2} % at 50 %", means[0], means[1]));
     assert!(means[0] <= 3.0 && means[1] <= 4.5, "{means:?}");
+}
+
+/// Traces that are planned in blocks.
+const IN_BLOCKS: [&str; 9] = [
+    "dtr_resnet32_bs56",
+    "dtr_inceptionv4_bs64",
+    "dtr_transformer_bs10",
+    "dtr_lstm_128",
+    "tensile_vgg16_b16",
+    "tensile_resnet50_b16",
+    "tensile_inceptionv3_b16",
+    "tensile_inceptionv4_b16",
+    "tensile_densenet121_b16",
+];
+
+/// Points of overhead that blocks may cost, and times that they may enlarge `none`'s arena.
+const MOST_FOR_BLOCKS: f64 = 2.0;
+const MOST_FOR_BLOCKS_FAST: f64 = 5.0;
+const MOST_ARENA: f64 = 1.06;
+
+/// At 60 % of `none`'s arena, in blocks of a quarter of it: two whole blocks and a short one.
+#[test]
+fn steps_are_planned_in_blocks_at_modest_cost() {
+    if trace(IN_BLOCKS[0]).is_none() {
+        return;
+    }
+    let failures = Mutex::new(Vec::new());
+    side_by_side(&IN_BLOCKS, |&name| {
+        let expect = |is_met: bool, what: &str| {
+            if !is_met {
+                failures.lock().expect("nobody panics with it").push(format!("{name}: {what}"));
+            }
+        };
+        let trace = trace(name).expect("the folder is there");
+        let none = NoEviction.plan(&trace, &Limits::unlimited()).expect("no limit").report.arena;
+        let max_block = Bytes(none.0 / 4).align_up(Bytes(256));
+        let unlimited = Limits { max_block, ..Limits::unlimited() };
+        let in_blocks = NoEviction.plan(&trace, &unlimited).expect("no limit").report.arena;
+        let megabytes = |bytes: Bytes| bytes.0 as f64 / 1e6;
+        let times = in_blocks.0 as f64 / none.0 as f64;
+        say(&format!("{name}: none {:.0} MB, {times:.4} times that in blocks", megabytes(none)));
+        expect(times <= MOST_ARENA, "the arena of none");
+        let device = Bytes(none.0 * 6 / 10);
+        for (effort, most) in [(Effort::Fast, MOST_FOR_BLOCKS_FAST), (Effort::Best, MOST_FOR_BLOCKS)] {
+            let overhead = |max_block| {
+                let begin = Instant::now();
+                let limits = Limits { max_block, ..Limits::with_budget(device) };
+                let planned = Tensile { effort }.plan(&trace, &limits).expect("above the floor");
+                assert!(planned.report.arena <= device);
+                let percent = planned.simulation.overhead() * 100.0;
+                let (arena, time) = (megabytes(planned.report.arena), begin.elapsed().as_millis());
+                (percent, format!("{percent:.2} % in {arena:.0} MB, planned in {time} ms"))
+            };
+            let (in_one, in_blocks) = (overhead(Bytes::MAX), overhead(max_block));
+            say(&format!("{name} {effort:?} at 60 %: {}; in blocks {}", in_one.1, in_blocks.1));
+            expect(in_blocks.0 <= in_one.0 + most, &format!("{effort:?}"));
+        }
+    });
+    let failures = failures.into_inner().expect("nobody panicked");
+    assert!(failures.is_empty(), "{failures:?}");
 }
 
 /// Peaks in MB of the TENSILE authors' own step graphs: nothing freed, with liveness, and physically under the plan of their scheduler (12 GB/s, swaps only: it never

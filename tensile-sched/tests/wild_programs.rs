@@ -235,8 +235,62 @@ fn place(trace: &Trace, program: &Program, limits: &Limits) -> Placed {
     }
 }
 
+/// Device intervals of a layout as (start, end), sizes rounded up: homes, claims, scratch, workspaces.
+fn intervals(trace: &Trace, placed: &Placed) -> Vec<(u64, u64)> {
+    let interval = |at: Bytes, bytes: Bytes| (at.0, at.0 + bytes.0.div_ceil(ALIGNMENT.0) * ALIGNMENT.0);
+    let mut all = Vec::new();
+    for home in &placed.layout.homes {
+        all.extend(home.device.map(|at| interval(at, trace.tensor(home.tensor).bytes)));
+    }
+    for (instr, placement) in placed.program.instrs.iter().zip(&placed.layout.placements) {
+        let claimed: Vec<TensorId> = match instr {
+            Instr::Run { op, .. } | Instr::Rerun { op, .. } => {
+                all.extend(placement.workspace.map(|at| interval(at, trace.op(*op).workspace)));
+                trace.op(*op).writes.clone()
+            }
+            Instr::SwapIn(tensor) => vec![*tensor],
+            Instr::SwapOut(_) | Instr::Release(_) => vec![],
+        };
+        all.extend(
+            claimed.iter().zip(&placement.device).map(|(&tensor, &at)| interval(at, trace.tensor(tensor).bytes)),
+        );
+    }
+    all
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// In blocks from the size of the largest interval up, layout and spread cross no border, and check refuses exactly what crosses one.
+    #[test]
+    fn layouts_in_blocks_cross_no_border((trace, program) in cases(), percent in 100u64..400, other in 100u64..400, link in links()) {
+        let in_one = place(&trace, &program, &limits());
+        let largest = intervals(&trace, &in_one).into_iter().map(|(start, end)| end - start).max().unwrap_or(ALIGNMENT.0);
+        let limited = |percent: u64| Limits { max_block: Bytes(largest * percent / 100), link, ..limits() };
+        let limits = limited(percent);
+        let placed = place(&trace, &program, &limits);
+        let report = check(&trace, &placed, &limits);
+        prop_assert!(report.is_ok(), "{report:?}\n{placed:#?}");
+        let tight = Limits { device: placed.layout.arena, ..limits.clone() };
+        let again = place(&trace, &program, &tight);
+        prop_assert!(again.layout.arena <= tight.device, "{} above {}", again.layout.arena, tight.device);
+        prop_assert!(check(&trace, &again, &tight).is_ok());
+        for (placed, limits) in [(&placed, &limits), (&again, &tight)] {
+            let apart = spread(&trace, placed.clone(), limits).unwrap();
+            let report = check(&trace, &apart, limits);
+            prop_assert!(report.is_ok(), "{report:?}\n{apart:#?}");
+        }
+        let roomy = Limits { device: placed.layout.arena + Bytes(3 * largest), ..limits };
+        let apart = spread(&trace, placed.clone(), &roomy).unwrap();
+        prop_assert!(check(&trace, &apart, &roomy).is_ok());
+        // Under blocks of another size.
+        let limits = limited(other);
+        let block = limits.block().0;
+        for placed in [in_one, placed] {
+            let crosses = intervals(&trace, &placed).into_iter().any(|(start, end)| start / block != (end - 1) / block);
+            prop_assert_eq!(check(&trace, &placed, &limits).is_err(), crosses, "blocks of {}\n{:#?}", block, placed);
+        }
+    }
 
     #[test]
     fn check_accepts_every_layout((trace, program) in cases()) {

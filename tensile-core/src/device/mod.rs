@@ -71,7 +71,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Multiple of which every region must start at.
     pub alignment: u64,
-    /// Largest region a kernel can use.
+    /// Largest region a kernel can use, and the size of the blocks that an arena is made of, the last one perhaps shorter: no region of a program crosses a multiple of it. A device whose arenas are in
+    /// one piece says the largest size it can address; one whose arenas are not says a multiple of [`alignment`](Self::alignment).
     pub max_block: u64,
     /// Bytes the device has in all, if known.
     pub memory: Option<u64>,

@@ -119,7 +119,7 @@ impl Compiled {
         Region { offset: slots[at].host[(iteration % 2) as usize].0, bytes: self.bytes_of(tensor) }
     }
 
-    /// Whether a device of this kind can run it.
+    /// Whether a device of this kind can run it: its addresses are aligned, and no region is larger than a block of the device's memory or lies in two of them.
     ///
     /// # Errors
     /// [`ExecError::Alignment`], [`ExecError::Block`].
@@ -127,9 +127,21 @@ impl Compiled {
         if !self.limits.alignment.0.is_multiple_of(info.alignment) {
             return Err(ExecError::Alignment { planned: self.limits.alignment, device: Bytes(info.alignment) });
         }
-        let largest = self.work.iter().flat_map(Work::regions).map(|region| region.bytes).max().unwrap_or(0);
+        let tensors = self.step.trace.tensors();
+        let home = |home: &Home| Some(Region { offset: home.device?.0, bytes: tensors[home.tensor.index()].bytes.0 });
+        let homes = self.homes().iter().filter_map(home);
+        let regions: Vec<Region> = homes.chain(self.work.iter().flat_map(Work::regions)).collect();
+        let largest = regions.iter().map(|region| region.bytes).max().unwrap_or(0);
         if largest > info.max_block {
             return Err(ExecError::Block { needed: Bytes(largest), device: Bytes(info.max_block) });
+        }
+        let crosses = |region: &Region| {
+            region.bytes > 0 && region.offset / info.max_block != (region.offset + region.bytes - 1) / info.max_block
+        };
+        if regions.iter().any(crosses) {
+            // With blocks as planned it runs, and in one piece.
+            let needed = self.limits.block().min(self.arena());
+            return Err(ExecError::Block { needed, device: Bytes(info.max_block) });
         }
         Ok(())
     }
@@ -282,3 +294,51 @@ pub(super) fn poison(compiled: &Compiled) -> Vec<Poison> {
 
 /// The last use on each lane, in the order of [`Lane::index`].
 type Uses = [Option<Wait>; 3];
+
+#[cfg(test)]
+mod tests {
+    use tensile_sched::{NoEviction, Planner};
+
+    use super::*;
+    use crate::device::Device;
+    use crate::device::host::{HostDevice, HostOptions};
+    use crate::exec::lower;
+    use crate::graph::Graph;
+    use crate::tensor::TensorType;
+
+    /// Sums of vectors of three sizes.
+    fn step(device: &HostDevice) -> Arc<Step> {
+        let mut graph = Graph::new();
+        for len in [64, 100, 300] {
+            let x = graph.input(&format!("x{len}"), TensorType::f32([len])).unwrap();
+            let y = graph.input(&format!("y{len}"), TensorType::f32([len])).unwrap();
+            let sum = graph.add(x, y).unwrap();
+            graph.output(&format!("sum{len}"), sum).unwrap();
+        }
+        Arc::new(lower(&graph, device).unwrap())
+    }
+
+    #[test]
+    fn programs_for_larger_blocks_are_refused() {
+        let device = HostDevice::new(HostOptions::nominal(1)).unwrap();
+        let step = step(&device);
+        let compile = |max_block| {
+            let limits = Limits { max_block: Bytes(max_block), ..device.info().limits(Bytes::MAX) };
+            let planned = NoEviction.plan(&step.trace, &limits).unwrap();
+            Compiled::new(Arc::clone(&step), planned, limits).unwrap()
+        };
+        let fits =
+            |compiled: &Compiled, max_block| compiled.fits_device(&DeviceInfo { max_block, ..device.info().clone() });
+        let in_one = compile(u64::MAX);
+        let arena = in_one.arena().0;
+        assert_eq!(fits(&in_one, arena), Ok(()));
+        // Two vectors of 1200 bytes and their sum live at once, and their ends are no multiples of this.
+        let block = 2048;
+        assert!(arena > block);
+        assert_eq!(fits(&in_one, block), Err(ExecError::Block { needed: Bytes(arena), device: Bytes(block) }));
+        assert_eq!(fits(&in_one, 1199), Err(ExecError::Block { needed: Bytes(1200), device: Bytes(1199) }));
+        let in_blocks = compile(block);
+        assert_eq!(fits(&in_blocks, block), Ok(()));
+        assert_eq!(fits(&in_blocks, in_blocks.arena().0), Ok(()));
+    }
+}

@@ -30,12 +30,12 @@ pub enum ExecError {
         /// Of the device.
         device: Bytes,
     },
-    /// One tensor or workspace is larger than the device can use in one block.
-    #[error("the program needs a block of {needed}; the device's largest is {device}")]
+    /// One tensor or workspace is larger than a block of the device's memory, or would lie in two of them because the program was planned for larger blocks.
+    #[error("the program needs device memory in blocks of {needed}; this device has blocks of {device}")]
     Block {
-        /// By the program.
+        /// With blocks of this size it runs.
         needed: Bytes,
-        /// By the device.
+        /// Those of the device.
         device: Bytes,
     },
     /// A program of another job: its persistent tensors differ.

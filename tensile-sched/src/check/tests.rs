@@ -299,13 +299,34 @@ fn limits_and_modes() {
     refuses("the host arena of 1536 B (1536 bytes) is above the host budget of 0 B (0 bytes)", |_, l| {
         l.host = Bytes(0);
     });
-    refuses("boundary: tensor t0 'w' has 250 bytes; the device's largest block has 249", |_, l| {
-        l.max_block = Bytes(249);
+    refuses("boundary: tensor t0 'w' has 250 bytes; the device's largest block has 128", |_, l| {
+        (l.max_block, l.alignment) = (Bytes(249), Bytes(128));
     });
     refuses("i6: a rerun in mode Swap", |_, l| l.mode = Mode::Swap);
     refuses("t1 'm' is not in the boundary, where mode Recompute keeps every persistent tensor", |_, l| {
         l.mode = Mode::Recompute;
     });
+}
+
+#[test]
+fn block_borders() {
+    let crosses = |what: &str, range: &str, border: u64| {
+        format!(
+            "{what} at {range} crosses the block border at {border}; the device's memory comes in blocks of {border} bytes"
+        )
+    };
+    let refuses = |what, range, alignment, max_block| {
+        refuses(&crosses(what, range, max_block), |_, l| {
+            (l.alignment, l.max_block) = (Bytes(alignment), Bytes(max_block));
+        });
+    };
+    refuses("i0: tensor t2 'x'", "[256, 512)", 128, 384);
+    refuses("i1: workspace of op0 'matmul'", "[768, 896)", 64, 832);
+    refuses("i6: tensor t3 'h'", "[768, 1024)", 128, 896);
+    for units in [1, 2, 3, 5] {
+        let limits = Limits { max_block: Bytes(units * A), ..limits() };
+        assert!(check(&trace(), &placed(), &limits).is_ok(), "borders between tensors");
+    }
 }
 
 #[test]

@@ -358,6 +358,20 @@ pub enum Violation {
         /// The most allowed.
         max_block: Bytes,
     },
+    /// Something that lies in two blocks of the device.
+    #[error("{at}: {block} at {range} crosses the block border at {}; the device's memory comes in blocks of {} bytes", border.0, max_block.0)]
+    CrossesBlock {
+        /// When it is claimed.
+        at: At,
+        /// What is claimed.
+        block: Block,
+        /// Its bytes.
+        range: Range,
+        /// The first border it crosses.
+        border: Bytes,
+        /// The size of a block of the device.
+        max_block: Bytes,
+    },
     /// The device arena is above the budget.
     #[error("the device arena of {arena} ({} bytes) is above the budget of {budget} ({} bytes)", arena.0, budget.0)]
     OverDevice {

@@ -34,6 +34,13 @@ pub(super) struct Block {
     pub(super) fixed: Option<u64>,
 }
 
+impl Block {
+    /// Whether it is there for any position.
+    pub(super) fn is_there(&self) -> bool {
+        self.pieces.iter().any(|piece| !piece.is_empty())
+    }
+}
+
 /// Blocks that belong to a tensor as such, not to an instruction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Own {

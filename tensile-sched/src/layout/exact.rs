@@ -12,11 +12,15 @@
 //! ```
 //!
 //! That this form suffices, and that bounds per position prune well, is known from Moffitt 2023, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning".
+//! Where memory comes in blocks, the highest of those before it may leave too little room below the next border; a block then rests on that border. All else stays as it is, because lifting never
+//! lets addresses fall.
+//!
 //! The search goes down to the lowest address first, and among equal ones to the block that ranks highest. It starts again with other ranks when it has been lost for long; blocks
 //! that were in the way of a bound rank higher from then on.
 
 use super::blocks::Block;
 use super::skyline::Rank;
+use crate::borders::Borders;
 
 /// Nodes between restarts. Found by trial.
 const STRETCH: u64 = 500;
@@ -38,6 +42,8 @@ pub(super) struct Exact {
     lengths: Vec<u32>,
     /// For each item those it shares a column with.
     meets: Vec<Vec<u32>>,
+    base: u64,
+    borders: Borders,
     room: u64,
     /// Nodes of the search tree so far, and at which count the search restarts.
     n_nodes: u64,
@@ -46,7 +52,7 @@ pub(super) struct Exact {
     /// Items by descending rank, and the place of each among them.
     by_rank: Vec<u32>,
     place: Vec<u32>,
-    /// Height of the skyline where items that are not placed lie; of placed ones their address.
+    /// Height of the skyline where items that are not placed lie, lifted to the border where they would cross one; of placed ones their address.
     address: Vec<u64>,
     is_placed: Vec<bool>,
     n_left: usize,
@@ -71,8 +77,8 @@ enum End {
 }
 
 impl Exact {
-    /// Takes the blocks with the given indices; each lives for some position.
-    pub(super) fn new(blocks: &[Block], indices: &[u32], n_positions: u32) -> Self {
+    /// Takes the blocks with the given indices; each lives for some position and fits between two borders. They are to lie above `base`.
+    pub(super) fn new(blocks: &[Block], indices: &[u32], n_positions: u32, base: u64, borders: Borders) -> Self {
         let pieces = |&index: &u32| blocks[index as usize].pieces.into_iter().filter(|piece| !piece.is_empty());
         // A column for each greatest set of blocks that live together: between a start and the next end.
         let mut starts = vec![false; n_positions as usize + 1];
@@ -110,6 +116,8 @@ impl Exact {
         Self {
             lengths,
             meets,
+            base,
+            borders,
             room: 0,
             n_nodes: 0,
             stop_at: 0,
@@ -127,14 +135,14 @@ impl Exact {
         }
     }
 
-    /// Addresses of all blocks that keep within `room`, if the search meets such a packing within `most_nodes`.
+    /// Addresses of all blocks that end at `room` or below, if the search meets such a packing within `most_nodes`.
     pub(super) fn pack(&mut self, room: u64, most_nodes: u64) -> Option<&[u64]> {
         self.room = room;
         self.n_nodes = 0;
         for rank in Rank::ALL.into_iter().cycle() {
             self.stop_at = (self.n_nodes + STRETCH).min(most_nodes);
             self.restart(rank);
-            match self.descend(0, None) {
+            match self.descend(self.base, None) {
                 End::Packed => return Some(&self.address),
                 End::Nowhere => return None,
                 End::Tired if self.n_nodes >= most_nodes => return None,
@@ -157,7 +165,7 @@ impl Exact {
         for (place, &item) in self.by_rank.iter().enumerate() {
             self.place[item as usize] = place as u32;
         }
-        self.address = vec![0; self.items.len()];
+        self.address = self.items.iter().map(|item| self.borders.lift(self.base, item.bytes)).collect();
         self.is_placed = vec![false; self.items.len()];
         self.n_left = self.items.len();
         self.to_come.fill(0);
@@ -264,7 +272,7 @@ impl Exact {
             let height = &mut self.address[other as usize];
             if !self.is_placed[other as usize] && *height < top {
                 self.covered.push((other, *height));
-                *height = top;
+                *height = self.borders.lift(top, self.items[other as usize].bytes);
             }
         }
     }
@@ -292,8 +300,13 @@ mod tests {
     use super::*;
     use crate::layout::blocks::Piece;
 
-    /// The smallest arena over all orders in which blocks are put on each other.
-    fn smallest(blocks: &[Block], meets: &dyn Fn(&Block, &Block) -> bool, placed: &mut Vec<(usize, u64)>) -> u64 {
+    /// The smallest arena over all orders in which blocks are put on each other, and on borders.
+    fn smallest(
+        blocks: &[Block],
+        borders: Borders,
+        meets: &dyn Fn(&Block, &Block) -> bool,
+        placed: &mut Vec<(usize, u64)>,
+    ) -> u64 {
         let top = |&(index, address): &(usize, u64)| address + blocks[index].bytes;
         if placed.len() == blocks.len() {
             return placed.iter().map(top).max().unwrap_or(0);
@@ -302,9 +315,9 @@ mod tests {
         for index in 0..blocks.len() {
             if placed.iter().all(|&(other, _)| other != index) {
                 let below = placed.iter().filter(|&&(other, _)| meets(&blocks[index], &blocks[other]));
-                let address = below.map(top).max().unwrap_or(0);
+                let address = borders.lift(below.map(top).max().unwrap_or(0), blocks[index].bytes);
                 placed.push((index, address));
-                least = least.min(smallest(blocks, meets, placed));
+                least = least.min(smallest(blocks, borders, meets, placed));
                 placed.pop();
             }
         }
@@ -321,8 +334,8 @@ mod tests {
         let meets = |a: &Block, b: &Block| {
             a.pieces.iter().any(|p| b.pieces.iter().any(|q| p.start.max(q.start) < p.end.min(q.end)))
         };
-        let mut n_above_peak = 0;
-        for _ in 0..300 {
+        let (mut n_above_peak, mut n_above_one) = (0, 0);
+        for round in 0..300 {
             let n_positions = 9;
             let blocks: Vec<Block> = (0..6)
                 .map(|_| {
@@ -338,12 +351,15 @@ mod tests {
                 })
                 .collect();
             let indices: Vec<u32> = (0..6).collect();
-            let least = smallest(&blocks, &meets, &mut vec![]);
-            let mut exact = Exact::new(&blocks, &indices, n_positions);
+            let in_one = smallest(&blocks, Borders::NONE, &meets, &mut vec![]);
+            let borders = [Borders::NONE, Borders::every(6), Borders::every(7), Borders::every(9)][round % 4];
+            let least = smallest(&blocks, borders, &meets, &mut vec![]);
+            n_above_one += usize::from(least > in_one);
+            let mut exact = Exact::new(&blocks, &indices, n_positions, 0, borders);
             assert!(exact.pack(least - 1, 1_000_000).is_none());
             let found = exact.pack(least, 1_000_000).expect("there is a packing").to_vec();
-            for (a, at) in blocks.iter().zip(&found) {
-                assert!(at + a.bytes <= least);
+            for (a, &at) in blocks.iter().zip(&found) {
+                assert!(at + a.bytes <= least && borders.lift(at, a.bytes) == at);
             }
             for a in 0..blocks.len() {
                 for b in 0..a {
@@ -355,8 +371,9 @@ mod tests {
                 let there = |block: &&Block| block.pieces.iter().any(|piece| piece.start <= at && at < piece.end);
                 blocks.iter().filter(there).map(|block| block.bytes).sum::<u64>()
             };
-            n_above_peak += usize::from((0..n_positions).map(live).max() < Some(least));
+            n_above_peak += usize::from((0..n_positions).map(live).max() < Some(in_one));
         }
+        assert!(n_above_one > 20, "{n_above_one} need more for their borders");
         assert!(n_above_peak > 3, "{n_above_peak} need more than their peak");
     }
 }

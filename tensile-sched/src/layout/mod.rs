@@ -24,6 +24,7 @@ mod pack;
 mod skyline;
 mod spread;
 
+use crate::borders::Borders;
 use crate::id::{Bytes, InstrId, TensorId};
 use crate::limits::Limits;
 use crate::program::{Home, Layout, Placed, Placement, Program, Slots};
@@ -32,7 +33,7 @@ use blocks::Residencies;
 use pack::{Effort, Packed, pack};
 pub use spread::spread;
 
-/// Why a program has no layout: it is malformed, or given addresses collide.
+/// Why a program has no layout: it is malformed, it needs too large a block, or given addresses collide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -104,6 +105,14 @@ pub enum LayoutError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// A tensor, scratch or workspace is larger than a block of the device.
+    #[error("the program needs {bytes} ({} bytes) in one piece, above the device's block of {block} ({} bytes)", bytes.0, block.0)]
+    Block {
+        /// Its size, rounded up to the alignment.
+        bytes: Bytes,
+        /// The size of a block.
+        block: Bytes,
+    },
     /// Two given addresses overlap.
     #[error("the given homes of tensors {first} and {second} overlap on the {}", if *.host { "host" } else { "device" })]
     Collision {
@@ -118,12 +127,15 @@ pub enum LayoutError {
 
 /// Gives every residency an address in the device arena and every host copy one in the host arena.
 ///
+/// Nothing crosses a border of the device's blocks ([`Limits::max_block`]), but for one case: where a budget within one block is exceeded, so that the program does not fit in any case, the
+/// arena is laid out in one piece.
+///
 /// Where `limits.boundary` is given, persistent tensors keep its addresses; all else is chosen. The device budget does not make it fail; it reports the arena it
 /// needs, and stops searching for better once that fits `limits.device` (with no limit: once it is within 0.2 % of the peak). The arena of a program in which nothing lives across
 /// its ops equals its peak.
 ///
 /// # Errors
-/// [`LayoutError`] if the program is malformed in a way that leaves no layout, or if given addresses collide. It is no proof that the program is right: that is `check`'s part.
+/// [`LayoutError`] if the program is malformed in a way that leaves no layout, if something is larger than a block, or if given addresses collide. It is no proof that the program is right: that is `check`'s part.
 ///
 /// # Complexity
 /// In practice b log b for b residencies, times the number of packings tried, which is bounded, as is all other search: about 0.1 s at most. Where given addresses leave gaps, O(b²).
@@ -144,18 +156,25 @@ pub(crate) fn layout_thoroughly(trace: &Trace, program: &Program, limits: &Limit
 fn layout_by(trace: &Trace, program: &Program, limits: &Limits, effort: Effort) -> Result<Placed, LayoutError> {
     let residencies = Residencies::of(trace, program, limits)?;
     let n_positions = residencies.n_positions;
-    let device = pack(&residencies.device, n_positions, effort).map_err(|(first, second)| LayoutError::Collision {
-        first: residencies.device_owner(first),
-        second: residencies.device_owner(second),
-        host: false,
-    })?;
-    let host = pack(&residencies.host, n_positions, Effort::host(limits.host)).map_err(|(first, second)| {
-        LayoutError::Collision {
-            first: residencies.host_owner(first),
-            second: residencies.host_owner(second),
-            host: true,
-        }
-    })?;
+    let borders = Borders::of(limits);
+    let block = borders.block();
+    if let Some(index) = residencies.device.iter().position(|found| found.bytes > block && found.is_there()) {
+        return Err(LayoutError::Block { bytes: Bytes(residencies.device[index].bytes), block: Bytes(block) });
+    }
+    let device =
+        pack(&residencies.device, n_positions, effort, borders).map_err(|(first, second)| LayoutError::Collision {
+            first: residencies.device_owner(first),
+            second: residencies.device_owner(second),
+            host: false,
+        })?;
+    let host =
+        pack(&residencies.host, n_positions, Effort::host(limits.host), Borders::NONE).map_err(|(first, second)| {
+            LayoutError::Collision {
+                first: residencies.host_owner(first),
+                second: residencies.host_owner(second),
+                host: true,
+            }
+        })?;
     Ok(Placed { program: program.clone(), layout: assemble(trace, program, &residencies, &device, &host) })
 }
 

@@ -6,10 +6,13 @@
 //!
 //! Where addresses are given and leave gaps, and where all that does not suffice, blocks are placed first-fit: several orders are
 //! tried, then the best one is improved by moving the block that broke the target forward.
+//!
+//! Memory that comes in blocks ([`Borders`]) is packed as if it were in one piece where one block is enough. Where it is not, every placer keeps what it places clear of the borders.
 
 use super::blocks::{Block, Piece};
 use super::exact::Exact;
 use super::skyline::{Rank, Skyline};
+use crate::borders::Borders;
 use crate::id::Bytes;
 
 /// Array entries looked at before a search for a better order ends; about 0.05 s.
@@ -103,13 +106,36 @@ pub(super) struct Packed {
     pub(super) arena: u64,
 }
 
-/// Packs `blocks`, whose pieces lie within `0..n_positions`.
+/// Packs `blocks`, whose pieces lie within `0..n_positions`, across no border; each that lives fits between two borders.
 ///
 /// # Errors
 /// The indices of two blocks whose given addresses collide.
-pub(super) fn pack(blocks: &[Block], n_positions: u32, effort: Effort) -> Result<Packed, (usize, usize)> {
-    let ground = Ground::new(blocks, n_positions)?;
-    let bound = ground.bound(blocks, n_positions);
+pub(super) fn pack(
+    blocks: &[Block],
+    n_positions: u32,
+    effort: Effort,
+    borders: Borders,
+) -> Result<Packed, (usize, usize)> {
+    let bound = bound(blocks, n_positions);
+    if bound <= borders.block() {
+        let packed = pack_within(blocks, n_positions, bound, effort, Borders::NONE)?;
+        if packed.arena <= borders.block() {
+            return Ok(packed);
+        }
+    }
+    pack_within(blocks, n_positions, bound, effort, borders)
+}
+
+/// The same, even if one of the device's blocks would do. No layout has a smaller arena than `bound`.
+fn pack_within(
+    blocks: &[Block],
+    n_positions: u32,
+    bound: u64,
+    effort: Effort,
+    borders: Borders,
+) -> Result<Packed, (usize, usize)> {
+    let ground = Ground::new(blocks, n_positions, borders)?;
+    let bound = bound.max(ground.top);
     if !ground.entries.is_empty() {
         return Ok(pack_around(blocks, ground, n_positions, bound, effort));
     }
@@ -125,7 +151,7 @@ pub(super) fn pack(blocks: &[Block], n_positions: u32, effort: Effort) -> Result
 
 /// On an even ground.
 fn pack_up(blocks: &[Block], ground: &Ground, n_positions: u32, bound: u64, effort: Effort) -> Packed {
-    let mut skyline = Skyline::new(blocks, &ground.free, n_positions);
+    let mut skyline = Skyline::new(blocks, &ground.free, n_positions, ground.borders);
     let mut addresses = ground.addresses.clone();
     let mut best = Packed { addresses: vec![], arena: u64::MAX };
     let mut start = (0, vec![]);
@@ -151,10 +177,10 @@ fn pack_up(blocks: &[Block], ground: &Ground, n_positions: u32, bound: u64, effo
         if round == QUICK_ROUNDS && n_free <= FEW_BLOCKS {
             let goal = effort.goal(bound, effort.round_slack);
             let n_nodes = (effort.nodes.0 * n_free as u64).min(effort.nodes.1 / n_free as u64);
-            let mut exact = Exact::new(blocks, &ground.free, n_positions);
-            if let Some(found) = exact.pack(goal - ground.base, n_nodes) {
-                for (&block, address) in ground.free.iter().zip(found) {
-                    addresses[block as usize] = ground.base + address;
+            let mut exact = Exact::new(blocks, &ground.free, n_positions, ground.base, ground.borders);
+            if let Some(found) = exact.pack(goal, n_nodes) {
+                for (&block, &address) in ground.free.iter().zip(found) {
+                    addresses[block as usize] = address;
                 }
                 let tops = ground.free.iter().map(|&block| addresses[block as usize] + blocks[block as usize].bytes);
                 let arena = tops.max().unwrap_or(ground.base);
@@ -269,6 +295,11 @@ fn profile(blocks: &[Block], n_positions: u32) -> Vec<u64> {
         .collect()
 }
 
+/// No layout has a smaller arena.
+fn bound(blocks: &[Block], n_positions: u32) -> u64 {
+    profile(blocks, n_positions).into_iter().max().unwrap_or(0)
+}
+
 /// A placed piece of a block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -290,10 +321,11 @@ struct Ground {
     top: u64,
     /// Blocks to place, by index.
     free: Vec<u32>,
+    borders: Borders,
 }
 
 impl Ground {
-    fn new(blocks: &[Block], n_positions: u32) -> Result<Self, (usize, usize)> {
+    fn new(blocks: &[Block], n_positions: u32, borders: Borders) -> Result<Self, (usize, usize)> {
         let mut addresses = vec![NOWHERE; blocks.len()];
         let mut given: Vec<(u64, usize)> =
             blocks.iter().enumerate().filter_map(|(index, block)| Some((block.fixed?, index))).collect();
@@ -306,7 +338,7 @@ impl Ground {
             }
         }
         let is_whole = |block: &Block| block.pieces[0].start == 0 && block.pieces[0].end == n_positions;
-        let mut ground = Self { addresses: vec![], entries: vec![], base: 0, top: 0, free: vec![] };
+        let mut ground = Self { addresses: vec![], entries: vec![], base: 0, top: 0, free: vec![], borders };
         for &(address, index) in &given {
             let block = &blocks[index];
             addresses[index] = address;
@@ -323,7 +355,7 @@ impl Ground {
             if is_absent {
                 // Gone into a circular block, or there for no position: any address will do.
                 addresses[index] = 0;
-            } else if is_whole(block) && given.is_empty() {
+            } else if is_whole(block) && given.is_empty() && borders == Borders::NONE {
                 addresses[index] = ground.base;
                 ground.base += block.bytes;
                 ground.top = ground.base;
@@ -333,11 +365,6 @@ impl Ground {
         }
         ground.addresses = addresses;
         Ok(ground)
-    }
-
-    /// No layout has a smaller arena.
-    fn bound(&self, blocks: &[Block], n_positions: u32) -> u64 {
-        profile(blocks, n_positions).into_iter().max().unwrap_or(0).max(self.top)
     }
 }
 
@@ -396,6 +423,7 @@ const NOWHERE: u64 = u64::MAX;
 struct Placing<'a> {
     blocks: &'a [Block],
     base: u64,
+    borders: Borders,
     addresses: Vec<u64>,
     /// By address, all but the pending ones.
     entries: Vec<Entry>,
@@ -430,12 +458,14 @@ impl Placing<'_> {
         }
         self.visits += 1 + 2 * neighbours.len() as u64;
         self.taken.sort_unstable();
-        let mut lowest = self.base;
+        let mut lowest = self.borders.lift(self.base, block.bytes);
         for &(address, top) in &self.taken {
             if address >= lowest.saturating_add(block.bytes) {
                 break;
             }
-            lowest = lowest.max(top);
+            if top > lowest {
+                lowest = self.borders.lift(top, block.bytes);
+            }
         }
         lowest
     }
@@ -444,7 +474,7 @@ impl Placing<'_> {
         self.merge();
         let block = &self.blocks[index as usize];
         let [first, second] = block.pieces;
-        let mut lowest = self.base;
+        let mut lowest = self.borders.lift(self.base, block.bytes);
         let mut visited = self.entries.len();
         for (place, entry) in self.entries.iter().enumerate() {
             let meets = |piece: Piece| entry.piece.start < piece.end && piece.start < entry.piece.end;
@@ -455,7 +485,9 @@ impl Placing<'_> {
                 visited = place;
                 break;
             }
-            lowest = lowest.max(entry.top);
+            if entry.top > lowest {
+                lowest = self.borders.lift(entry.top, block.bytes);
+            }
         }
         self.visits += visited as u64;
         lowest
@@ -503,6 +535,7 @@ impl Search<'_> {
         let mut placing = Placing {
             blocks: self.blocks,
             base: self.ground.base,
+            borders: self.ground.borders,
             addresses: self.ground.addresses.clone(),
             entries: self.ground.entries.clone(),
             pending: vec![],
@@ -586,16 +619,79 @@ mod tests {
         }
     }
 
+    /// Blocks of memory from the largest interval up.
+    const BLOCKS: [Borders; 4] = [Borders::NONE, Borders::every(50), Borders::every(64), Borders::every(150)];
+
+    fn assert_in_blocks(blocks: &[Block], packed: &Packed, borders: Borders) {
+        assert_apart(blocks, packed);
+        for (block, &at) in blocks.iter().zip(&packed.addresses) {
+            assert_eq!(borders.lift(at, block.bytes), at, "{block:?} at {at} crosses a border of {borders:?}");
+        }
+    }
+
+    #[test]
+    fn no_placer_crosses_a_border() {
+        for (seed, borders) in (0..5).flat_map(|seed| BLOCKS.map(|borders| (seed, borders))) {
+            let mut blocks = random_blocks(seed, 90, 50);
+            // Some are there for the whole step.
+            for block in blocks.iter_mut().step_by(9) {
+                block.pieces = [Piece { start: 0, end: 50 }, Piece::default()];
+            }
+            let bound = bound(&blocks, 50);
+            let effort = Effort::device(Bytes::MAX);
+            let ground = || Ground::new(&blocks, 50, borders).unwrap();
+            let up = pack_up(&blocks, &ground(), 50, bound, effort.quick());
+            let around = pack_around(&blocks, ground(), 50, bound, effort);
+            let all = [effort.quick(), effort].map(|effort| pack(&blocks, 50, effort, borders).unwrap());
+            for packed in [&up, &around].into_iter().chain(&all) {
+                assert_in_blocks(&blocks, packed, borders);
+                assert!(packed.arena <= bound + bound / 4, "{} for {bound} with {borders:?}", packed.arena);
+            }
+            let again = pack(&blocks, 50, effort, borders).unwrap();
+            assert_eq!(all[1].addresses, again.addresses);
+        }
+    }
+
+    #[test]
+    fn one_block_that_holds_everything_changes_nothing() {
+        for seed in 0..20 {
+            let blocks = random_blocks(seed, 90, 50);
+            for effort in [Effort::device(Bytes::MAX), Effort::device(Bytes::MAX).quick()] {
+                let in_one = pack(&blocks, 50, effort, Borders::NONE).unwrap();
+                let in_blocks = pack(&blocks, 50, effort, Borders::every(in_one.arena)).unwrap();
+                assert_eq!(in_one.addresses, in_blocks.addresses);
+                let tighter = pack(&blocks, 50, effort, Borders::every(in_one.arena - 1)).unwrap();
+                assert_in_blocks(&blocks, &tighter, Borders::every(in_one.arena - 1));
+            }
+        }
+    }
+
+    /// ```text
+    /// address 0    10   20        given: 10 bytes at 2 for the whole step
+    ///         ··■■■■■■■■│■■·      8 bytes fit neither below it nor between it and the border at 20
+    /// ```
+    #[test]
+    fn what_is_placed_around_given_blocks_keeps_clear_of_borders() {
+        let whole = |bytes, fixed| Block { bytes, pieces: [Piece { start: 0, end: 4 }, Piece::default()], fixed };
+        let blocks = [whole(10, Some(2)), whole(9, None), whole(2, None), whole(8, None)];
+        for most_neighbours in [0, MOST_NEIGHBOURS] {
+            let effort = Effort { most_neighbours, ..Effort::device(Bytes::MAX) };
+            let packed = pack(&blocks, 4, effort, Borders::every(20)).unwrap();
+            assert_eq!(packed.addresses, [2, 20, 0, 12]);
+            assert_eq!(packed.arena, 29);
+        }
+    }
+
     #[test]
     fn neighbours_and_scans_give_the_same_layout() {
-        for seed in 0..30 {
+        for (seed, borders) in (0..30).flat_map(|seed| BLOCKS.map(|borders| (seed, borders))) {
             let blocks = random_blocks(seed, 120, 80);
             let with = |most_neighbours| {
                 let effort = Effort { most_neighbours, n_rounds: 5, ..Effort::device(Bytes::MAX) };
-                pack_around(&blocks, Ground::new(&blocks, 80).unwrap(), 80, 0, effort)
+                pack_around(&blocks, Ground::new(&blocks, 80, borders).unwrap(), 80, 0, effort)
             };
             let (scan, mixed, neighbours) = (with(0), with(20), with(usize::MAX - 1));
-            assert_apart(&blocks, &scan);
+            assert_in_blocks(&blocks, &scan, borders);
             assert_eq!(scan.addresses, mixed.addresses);
             assert_eq!(scan.addresses, neighbours.addresses);
         }
@@ -607,7 +703,7 @@ mod tests {
         for seed in 0..30 {
             let blocks = random_blocks(seed, 60, 40);
             let bound = profile(&blocks, 40).into_iter().max().unwrap();
-            let with = |effort: Effort| pack(&blocks, 40, effort).unwrap();
+            let with = |effort: Effort| pack(&blocks, 40, effort, Borders::NONE).unwrap();
             let (rough, fine) = (with(Effort::device(Bytes(bound)).quick()), with(Effort::device(Bytes(bound))));
             assert_apart(&blocks, &fine);
             n_packed += usize::from(fine.arena == bound);
@@ -619,7 +715,10 @@ mod tests {
     #[test]
     fn improvement_helps_and_stops_at_the_limit() {
         let blocks = random_blocks(7, 200, 60);
-        let with = |n_rounds, limit| pack(&blocks, 60, Effort { n_rounds, ..Effort::device(Bytes(limit)) }).unwrap();
+        let with = |n_rounds, limit| {
+            let effort = Effort { n_rounds, ..Effort::device(Bytes(limit)) };
+            pack(&blocks, 60, effort, Borders::NONE).unwrap()
+        };
         let (rough, fine) = (with(0, u64::MAX), with(400, u64::MAX));
         assert_apart(&blocks, &fine);
         assert!(fine.arena < rough.arena, "{} and {}", fine.arena, rough.arena);
@@ -633,10 +732,10 @@ mod tests {
     fn given_blocks_stay_and_collisions_are_found() {
         let whole = |bytes, fixed| Block { bytes, pieces: [Piece { start: 0, end: 4 }, Piece::default()], fixed };
         let blocks = [whole(10, Some(20)), whole(10, Some(0)), whole(5, None), whole(20, None)];
-        let packed = pack(&blocks, 4, Effort::device(Bytes::MAX)).unwrap();
+        let packed = pack(&blocks, 4, Effort::device(Bytes::MAX), Borders::NONE).unwrap();
         assert_eq!(packed.addresses, [20, 0, 10, 30]);
         assert_eq!(packed.arena, 50);
         let colliding = [whole(10, Some(5)), whole(10, Some(0))];
-        assert_eq!(pack(&colliding, 4, Effort::device(Bytes::MAX)).unwrap_err(), (1, 0));
+        assert_eq!(pack(&colliding, 4, Effort::device(Bytes::MAX), Borders::NONE).unwrap_err(), (1, 0));
     }
 }

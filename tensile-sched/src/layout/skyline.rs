@@ -9,6 +9,9 @@
 //!     0            2        5
 //! ```
 //!
+//! Where memory comes in blocks, a block of bytes fits into a valley only if it ends at the next border or below, and a valley into which nothing fits is raised to that border at most. What is there for
+//! the whole step then goes first, so that blocks are filled from their bottoms.
+//!
 //! Nothing is ever placed below anything, so bytes are wasted only where valleys are raised. Best-fit by lifetime of Sekiyama et al. 2018, "Profile-guided memory optimization for deep
 //! neural networks", is this with the longest block first; here ranks also weigh sizes, and the step is a circle.
 
@@ -16,6 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::blocks::Block;
+use crate::borders::Borders;
 
 /// What blocks rank by.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +54,9 @@ impl Rank {
     }
 }
 
+/// Factor by which what is there for the whole step ranks higher where memory comes in blocks: above all else, and far from infinity.
+const WHOLE: f64 = 1e30;
+
 /// A block to place: positions `start..end` of a circle, where `end` may lie beyond its end.
 #[derive(Clone, Copy, Debug)]
 struct Item {
@@ -81,6 +88,7 @@ struct Stretch {
 #[derive(Debug)]
 pub(super) struct Skyline {
     n_positions: u32,
+    borders: Borders,
     /// By start.
     items: Vec<Item>,
     /// For each position, how many items start before it.
@@ -96,8 +104,8 @@ pub(super) struct Skyline {
 }
 
 impl Skyline {
-    /// Takes the blocks with the given indices; each lives for some position.
-    pub(super) fn new(blocks: &[Block], indices: &[u32], n_positions: u32) -> Self {
+    /// Takes the blocks with the given indices; each lives for some position and fits between two borders.
+    pub(super) fn new(blocks: &[Block], indices: &[u32], n_positions: u32, borders: Borders) -> Self {
         let item = |&index: &u32| {
             let Block { bytes, pieces: [back, front], .. } = blocks[index as usize];
             let wraps = if front.is_empty() { 0 } else { front.end };
@@ -116,6 +124,7 @@ impl Skyline {
         }
         Self {
             n_positions,
+            borders,
             started,
             ranks: vec![0.0; items.len()],
             items,
@@ -127,8 +136,10 @@ impl Skyline {
     }
 
     pub(super) fn rank_by(&mut self, rank: Rank) {
+        let whole = if self.borders == Borders::NONE { 1.0 } else { WHOLE };
         for (item, own) in self.items.iter().zip(&mut self.ranks) {
-            *own = rank.of(item.bytes, item.len());
+            let factor = if item.len() == self.n_positions { whole } else { 1.0 };
+            *own = rank.of(item.bytes, item.len()) * factor;
         }
     }
 
@@ -178,28 +189,31 @@ impl Skyline {
         (arena, highest)
     }
 
-    /// The highest-ranking unplaced item that lives within a stretch.
+    /// The highest-ranking unplaced item that lives within a stretch and fits below the next border.
     fn best_within(&mut self, stretch: Stretch) -> Option<u32> {
         let from = |start: u32| self.started[start.min(self.n_positions) as usize];
         let end = stretch.start + stretch.len;
         let n = self.n_positions;
+        let room = self.borders.room(stretch.height);
         let mut query = Query { best: 0, found: None, visits: 0 };
         if stretch.len == n {
-            query.search(&self.unplaced, 0, self.items.len() as u32, u32::MAX);
+            query.search(&self.unplaced, 0, self.items.len() as u32, u32::MAX, room);
         } else {
-            query.search(&self.unplaced, from(stretch.start), from(end), end);
+            query.search(&self.unplaced, from(stretch.start), from(end), end, room);
             if end > n {
-                query.search(&self.unplaced, 0, from(end - n), end - n);
+                query.search(&self.unplaced, 0, from(end - n), end - n, room);
             }
         }
         self.visits += query.visits;
         query.found
     }
 
-    /// Raises a stretch to its lower neighbour, and joins them.
+    /// Raises a stretch to its lower neighbour, and joins them; to the next border, if that is lower or there is no neighbour.
     fn raise(&mut self, id: u32) {
-        let Stretch { before, after, .. } = self.stretches[id as usize];
-        let height = self.stretches[before as usize].height.min(self.stretches[after as usize].height);
+        let Stretch { before, after, height, .. } = self.stretches[id as usize];
+        let border = height.saturating_add(self.borders.room(height));
+        let wall = self.stretches[before as usize].height.min(self.stretches[after as usize].height);
+        let height = if before == id { border } else { wall.min(border) };
         self.stretches[id as usize].height = height;
         self.join(id);
         self.lowest.push((Reverse(height), Reverse(id)));
@@ -261,12 +275,15 @@ impl Skyline {
     }
 }
 
-/// A tournament tree over the items by start: the highest rank and the earliest end below each node.
+/// A tournament tree over the items by start: the highest rank, the earliest end and the least size below each node.
 #[derive(Debug)]
 struct Unplaced {
     n_leaves: usize,
     nodes: Vec<Node>,
     ends: Vec<u32>,
+    bytes: Vec<u64>,
+    /// Sizes in nodes are bytes without so many of the last bits, so that they take 32.
+    shift: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -274,25 +291,40 @@ struct Node {
     /// Bits of the rank, which order as positive numbers do; 0 for none.
     rank: u64,
     end: u32,
+    /// Rounded down.
+    size: u32,
 }
 
-const EMPTY: Node = Node { rank: 0, end: u32::MAX };
+const EMPTY: Node = Node { rank: 0, end: u32::MAX, size: u32::MAX };
 
 impl Node {
     fn over(a: Node, b: Node) -> Node {
-        Node { rank: a.rank.max(b.rank), end: a.end.min(b.end) }
+        Node { rank: a.rank.max(b.rank), end: a.end.min(b.end), size: a.size.min(b.size) }
     }
 }
 
 impl Unplaced {
     fn of(items: &[Item]) -> Self {
         let n_leaves = items.len().next_power_of_two();
-        Self { n_leaves, nodes: vec![EMPTY; 2 * n_leaves], ends: items.iter().map(|item| item.end).collect() }
+        let largest = items.iter().map(|item| item.bytes).max().unwrap_or(0);
+        Self {
+            n_leaves,
+            nodes: vec![EMPTY; 2 * n_leaves],
+            ends: items.iter().map(|item| item.end).collect(),
+            bytes: items.iter().map(|item| item.bytes).collect(),
+            shift: (u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS),
+        }
+    }
+
+    /// Bytes as nodes have them.
+    fn size(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes >> self.shift).unwrap_or(u32::MAX)
     }
 
     fn reset(&mut self, ranks: &[f64]) {
         for (place, (&end, rank)) in self.ends.iter().zip(ranks).enumerate() {
-            self.nodes[self.n_leaves + place] = Node { rank: rank.to_bits(), end };
+            let size = self.size(self.bytes[place]);
+            self.nodes[self.n_leaves + place] = Node { rank: rank.to_bits(), end, size };
         }
         for node in (1..self.n_leaves).rev() {
             self.nodes[node] = Node::over(self.nodes[2 * node], self.nodes[2 * node + 1]);
@@ -309,6 +341,16 @@ impl Unplaced {
     }
 }
 
+/// What a query asks for.
+struct Bounds {
+    from: u32,
+    to: u32,
+    end: u32,
+    room: u64,
+    /// The room as nodes have it.
+    size: u32,
+}
+
 /// Looks for the item of the highest rank; of the first among equals.
 struct Query {
     best: u64,
@@ -317,23 +359,26 @@ struct Query {
 }
 
 impl Query {
-    /// Among the items at places `from..to`, those that end at `end` or before.
-    fn search(&mut self, unplaced: &Unplaced, from: u32, to: u32, end: u32) {
+    /// Among the items at places `from..to`, those that end at `end` or before and take at most `room` bytes.
+    fn search(&mut self, unplaced: &Unplaced, from: u32, to: u32, end: u32, room: u64) {
         if from < to {
-            self.below(unplaced, 1, 0, unplaced.n_leaves as u32, (from, to, end));
+            let bounds = Bounds { from, to, end, room, size: unplaced.size(room) };
+            self.below(unplaced, 1, 0, unplaced.n_leaves as u32, &bounds);
         }
     }
 
     /// The same below a node that stands for the places `low..high`, some of which are within the bounds.
-    fn below(&mut self, unplaced: &Unplaced, node: usize, low: u32, high: u32, bounds: (u32, u32, u32)) {
+    fn below(&mut self, unplaced: &Unplaced, node: usize, low: u32, high: u32, bounds: &Bounds) {
         self.visits += 1;
-        let (from, to, end) = bounds;
-        let Node { rank, end: earliest } = unplaced.nodes[node];
-        if earliest > end || rank <= self.best {
+        let &Bounds { from, to, end, room, size: most } = bounds;
+        let Node { rank, end: earliest, size } = unplaced.nodes[node];
+        if earliest > end || rank <= self.best || size > most {
             return;
         }
         if high - low == 1 {
-            (self.best, self.found) = (rank, Some(low));
+            if unplaced.bytes[low as usize] <= room {
+                (self.best, self.found) = (rank, Some(low));
+            }
             return;
         }
         let middle = low.midpoint(high);

@@ -15,6 +15,7 @@
 use super::LayoutError;
 use super::alive::Alive;
 use super::blocks::{Block, Piece, Residencies};
+use crate::borders::Borders;
 use crate::id::Bytes;
 use crate::limits::{Duplex, Limits};
 use crate::program::{Instr, Placed};
@@ -29,7 +30,8 @@ const MOST_RIVALS: usize = 24;
 /// Neighbours looked at, for each block there is, in one pass; where that does not suffice, only those that cost most are moved.
 const MOST_NEIGHBOURS: u64 = 200;
 
-/// The same program with addresses that let copies start earlier, in an arena of the same size or, where `limits.device` is finite, of at most that size.
+/// The same program with addresses that let copies start earlier, in an arena of the same size or, where `limits.device` is finite, of at most that size. What crosses no border of the device's
+/// blocks crosses none in the result.
 ///
 /// This is a heuristic by estimated times: the result may be slower than what it was given, and `simulate` is the judge. Given homes and host addresses stay.
 ///
@@ -64,8 +66,10 @@ pub fn spread(trace: &Trace, placed: Placed, limits: &Limits) -> Result<Placed, 
             is_placed[block as usize] = true;
         }
     }
-    let capacity =
-        if limits.device == Bytes::MAX { placed.layout.arena.0 } else { limits.device.0.max(placed.layout.arena.0) };
+    let (arena, borders) = (placed.layout.arena.0, Borders::of(limits));
+    // Of the blocks that are not in use, one is enough.
+    let most = limits.device.0.max(arena).min(arena.saturating_add(borders.room(arena)));
+    let capacity = if limits.device == Bytes::MAX { arena } else { most };
     let mut mover = Mover {
         blocks,
         times: &times,
@@ -73,6 +77,7 @@ pub fn spread(trace: &Trace, placed: Placed, limits: &Limits) -> Result<Placed, 
         addresses,
         is_placed,
         capacity,
+        borders: borders.below(capacity).collect(),
         before: vec![],
         after: vec![],
         by_address: vec![],
@@ -110,8 +115,7 @@ fn readdress(mut placed: Placed, residencies: &Residencies, addresses: &[u64]) -
     for home in &mut placed.layout.homes {
         home.device = residencies.own[home.tensor.index()].device.map(at);
     }
-    let is_there = |block: &Block| block.pieces.iter().any(|piece| !piece.is_empty());
-    let ends = residencies.device.iter().zip(addresses).filter(|(block, _)| is_there(block));
+    let ends = residencies.device.iter().zip(addresses).filter(|(block, _)| block.is_there());
     placed.layout.arena = Bytes(ends.map(|(block, at)| at + block.bytes).max().unwrap_or(0));
     placed
 }
@@ -279,6 +283,8 @@ struct Mover<'a> {
     addresses: Vec<u64>,
     is_placed: Vec<bool>,
     capacity: u64,
+    /// Addresses that nothing may cross.
+    borders: Vec<u64>,
     /// Reused: earlier blocks that are freed after the block in question is wanted, and later ones that are wanted before it is freed.
     before: Vec<Rival>,
     after: Vec<Rival>,
@@ -298,7 +304,7 @@ const MOVED: u32 = u32::MAX;
 impl Mover<'_> {
     fn may_move(&self, index: u32) -> bool {
         let block = &self.blocks[index as usize];
-        self.is_placed[index as usize] && block.fixed.is_none() && block.pieces.iter().any(|piece| !piece.is_empty())
+        self.is_placed[index as usize] && block.fixed.is_none() && block.is_there()
     }
 
     fn meets(&self, a: u32, b: u32) -> bool {
@@ -437,7 +443,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Finds the ranges in use during the pieces of a block, in order of their starts.
+    /// Finds the ranges in use during the pieces of a block, and the borders, in order of their starts.
     fn find_taken(&mut self, index: u32, pieces: [Piece; 2]) {
         let (mut taken, mut moved) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.moved));
         let mut met = std::mem::take(&mut self.met);
@@ -458,6 +464,8 @@ impl Mover<'_> {
             moved.retain(|&(start, _)| start != self.addresses[index as usize]);
         }
         moved.push((self.capacity, u64::MAX));
+        // Nothing is taken there, but gaps end.
+        moved.extend(self.borders.iter().map(|&border| (border, border)));
         moved.sort_unstable_by_key(|&(start, _)| start);
         let mut late = moved.iter().copied().peekable();
         for (word, bits) in met.iter_mut().enumerate() {

@@ -306,3 +306,79 @@ fn spreading_gives_a_swap_in_bytes_that_are_free_already() {
     let time = |placed: Placed| crate::simulate(&trace, &crate::sync(&trace, placed), &limits.link).step_time;
     assert!(time(apart.clone()) < time(placed), "{:?}", time(apart));
 }
+
+#[test]
+fn nothing_crosses_a_block() {
+    // a 40, b 30, c 30 live together. In blocks of 60, b and c share one; what is larger than a block has no layout.
+    let trace = trace(
+        &[(40, Activation), (30, Activation), (30, Activation)],
+        vec![op(1, &[], &[0]), op(1, &[], &[1]), op(1, &[0, 1], &[2])],
+    );
+    let program = program(&[], vec![run(0), run(1), run(2)]);
+    let arena = |device, max_block| {
+        let limits = Limits { device: Bytes(device), max_block: Bytes(max_block), ..bytewise() };
+        layout(&trace, &program, &limits).map(|placed| placed.layout.arena.0)
+    };
+    assert_eq!(arena(u64::MAX, 100), Ok(100));
+    assert_eq!(arena(u64::MAX, 60), Ok(100));
+    assert_eq!(arena(u64::MAX, 59), Ok(2 * 59 + 30), "one in each block, the largest not last");
+    assert_eq!(arena(u64::MAX, 39), Err(LayoutError::Block { bytes: Bytes(40), block: Bytes(39) }));
+    assert_eq!(arena(50, 59), Ok(100), "above a budget within one block");
+}
+
+/// Spread has free bytes on both sides of a border, but not enough on either.
+///
+/// ```text
+/// address 0         10        20        30
+///         a a a a a │ · d d · │          a leaves when b (of 10) comes; d's place (12..18) is no place for b; the third block is
+/// ```
+#[test]
+fn spreading_crosses_no_border() {
+    let trace = trace(
+        &[(10, Activation), (10, Activation), (10, Parameter), (6, Activation)],
+        vec![
+            op(10, &[], &[3]),
+            op(10, &[3], &[0]),
+            op(100, &[], &[]),
+            op(10, &[2], &[]),
+            op(100, &[], &[]),
+            op(10, &[0], &[]),
+        ],
+    );
+    let instrs = vec![
+        run(0),
+        run(1),
+        release(3),
+        swap_out(0),
+        release(0),
+        swap_in(2),
+        run(2),
+        run(3),
+        release(2),
+        run(4),
+        swap_in(0),
+        run(5),
+    ];
+    let link = crate::Link {
+        out_bytes_per_s: 1e8,
+        in_bytes_per_s: 1e9,
+        latency: crate::Nanos::ZERO,
+        ..crate::Link::PCIE3_X16
+    };
+    let limits = |device| Limits { device: Bytes(device), max_block: Bytes(10), link, ..bytewise() };
+    let mut placed = layout(&trace, &program(&[], instrs), &limits(25)).unwrap();
+    for (instr, at) in [(0, 12), (1, 0), (5, 0), (10, 0)] {
+        placed.layout.placements[instr].device = vec![Bytes(at)];
+    }
+    placed.layout.arena = Bytes(18);
+    let moved = |device| device_of(&spread(&trace, placed.clone(), &limits(device)).unwrap(), 5);
+    // In one piece there is room for b at 10.
+    let in_one = Limits { max_block: Bytes::MAX, ..limits(22) };
+    assert!(device_of(&spread(&trace, placed.clone(), &in_one).unwrap(), 5) >= 10);
+    assert_eq!(moved(29), 10, "the whole second block, once d is gone");
+    assert_eq!(moved(18), 0, "the second block is too short");
+}
+
+fn device_of(placed: &Placed, instr: usize) -> u64 {
+    device(placed, instr)[0]
+}

@@ -30,7 +30,7 @@ pub use tensile::{Effort, Tensile};
 /// [`Infeasible::Boundary`] if the limits give a boundary whose addresses collide.
 ///
 /// # Panics
-/// If the program is malformed, which is a bug of the planner that made it.
+/// If the program is malformed or needs more than a block in one piece, which is a bug of the planner that made it.
 pub(crate) fn place(trace: &Trace, limits: &Limits, program: &Program) -> Result<Placed, Infeasible> {
     laid_out(layout(trace, program, limits))
 }

@@ -7,6 +7,8 @@
 //!         4..5      …      …                       each other's way, all go and come back one behind the other from 0.
 //! ```
 //!
+//! Where the device's memory comes in blocks, nothing is placed across a border, and where the op's own tensors come back together they go where [`WorkingPlaces`] has packed them.
+//!
 //! Memory is in use only by what the current op touches and by what nobody has needed to push out yet, so the arena never exceeds the budget: it needs no luck in
 //! packing. Copies are hardly hidden, so this is the last resort, for budgets near the floor.
 
@@ -14,7 +16,8 @@ use std::collections::BTreeSet;
 
 use super::facts::Facts;
 use super::{Infeasible, place};
-use crate::floor::EndPlaces;
+use crate::borders::Borders;
+use crate::floor::{EndPlaces, WorkingPlaces};
 use crate::id::{Bytes, OpId, TensorId};
 use crate::program::{BoundaryTensor, Instr, Placed, Program};
 use crate::trace::{InPlace, Role};
@@ -62,6 +65,7 @@ struct Step {
 struct Walk<'a> {
     facts: &'a Facts<'a>,
     budget: u64,
+    borders: Borders,
     /// By address.
     segments: Vec<Segment>,
     address: Vec<Option<u64>>,
@@ -80,6 +84,7 @@ impl<'a> Walk<'a> {
         let mut walk = Self {
             facts,
             budget: facts.budget().0,
+            borders: Borders::of(facts.limits),
             segments: Vec::new(),
             address: vec![None; n_tensors],
             host_valid: facts.trace.tensors().iter().map(|t| t.role.is_persistent() || t.role == Role::Input).collect(),
@@ -138,7 +143,8 @@ impl<'a> Walk<'a> {
         let of = self.facts.trace.op(op);
         let takeovers = self.facts.live.takeovers(self.facts.trace, op);
         let mut needs: Vec<(u64, Need)> = Vec::new();
-        let mut blocked: Vec<(u64, u64)> = Vec::new();
+        // Borders are no bytes, but nothing lies on both sides.
+        let mut blocked: Vec<(u64, u64)> = self.borders.below(self.budget).map(|border| (border, border)).collect();
         for &tensor in of.reads.iter().chain(&of.updates) {
             let bytes = self.facts.bytes(tensor);
             match self.address[tensor.index()] {
@@ -177,7 +183,7 @@ impl<'a> Walk<'a> {
     fn cheapest(&self, op: OpId, bytes: u64, blocked: &[(u64, u64)]) -> Option<u64> {
         let mut best: Option<(f64, u64)> = None;
         let mut low = 0;
-        for high in blocked.iter().map(|range| range.0).chain([self.budget]) {
+        for (high, next) in blocked.iter().copied().chain([(self.budget, self.budget)]) {
             if high >= low && high - low >= bytes {
                 let inside = self.segments.partition_point(|segment| segment.end <= low);
                 let ends = self.segments[inside..].iter().map(|s| s.end).take_while(|&end| end <= high - bytes);
@@ -188,7 +194,6 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            let next = blocked.iter().find(|range| range.0 == high).map_or(high, |range| range.1);
             low = low.max(next);
         }
         best.map(|(_, start)| start)
@@ -232,25 +237,19 @@ impl<'a> Walk<'a> {
         self.kernel(op, takeovers, &written, workspace);
     }
 
-    /// Everything goes; what the op accesses comes back from address 0 on, its other writes and its workspace follow.
+    /// Everything goes; what the op accesses comes back to where it fits together with the op's other writes and its workspace.
     fn run_alone(&mut self, op: OpId) {
         let of = self.facts.trace.op(op);
         for segment in self.segments.clone() {
             self.evict(segment.tensor);
         }
-        let mut top = 0;
-        for &tensor in of.reads.iter().chain(&of.updates) {
-            self.swap_in(tensor, top);
-            top += self.facts.bytes(tensor);
+        let mut places = WorkingPlaces::new(self.facts.trace, self.facts.limits, op).addresses.into_iter();
+        for (&tensor, place) in of.reads.iter().chain(&of.updates).zip(&mut places) {
+            self.swap_in(tensor, place.0);
         }
-        let mut written = Vec::new();
-        for &tensor in &of.writes {
-            if !of.in_place.iter().any(|pair| pair.output == tensor) {
-                written.push((tensor, top));
-                top += self.facts.bytes(tensor);
-            }
-        }
-        let workspace = (of.workspace > Bytes::ZERO).then_some(Bytes(top));
+        let own = of.writes.iter().filter(|&&tensor| !of.in_place.iter().any(|pair| pair.output == tensor));
+        let written: Vec<(TensorId, u64)> = own.zip(&mut places).map(|(&tensor, place)| (tensor, place.0)).collect();
+        let workspace = places.next();
         self.kernel(op, of.in_place.clone(), &written, workspace);
     }
 

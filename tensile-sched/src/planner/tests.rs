@@ -146,6 +146,47 @@ fn every_budget_from_the_floor_up() {
     }
 }
 
+/// Memory in blocks of one to three times the largest tensor.
+#[test]
+fn every_budget_in_blocks() {
+    for seed in 1..=10 {
+        let trace = random_trace(seed);
+        let largest =
+            trace.tensors().iter().map(|tensor| tensor.bytes).chain(trace.ops().iter().map(|op| op.workspace));
+        let largest = largest.max().unwrap_or_default().align_up(Bytes(64));
+        for mode in [Mode::Swap, Mode::Both, Mode::Recompute] {
+            let max_block = Bytes(largest.0 * (4 + seed % 9) / 4);
+            let free = Limits { max_block, ..limits(mode, Bytes::MAX) };
+            plan_everywhere(planner(seed), &trace, &free);
+            // From a boundary that a program in blocks has chosen.
+            let top = arena_of_none(&trace, &free);
+            let device = Bytes((floor(&trace, &free).expect("blocks fit").bytes.0 + top.0) / 2);
+            let first = planner(seed).plan(&trace, &Limits { device, ..free.clone() }).expect("above the floor");
+            let boundary: Vec<Home> = first.synced.layout().homes.clone();
+            plan_everywhere(planner(seed), &trace, &Limits { boundary: Some(boundary), ..free });
+        }
+    }
+}
+
+/// One block that holds the budget is like memory in one piece.
+#[test]
+fn a_block_for_the_budget_changes_nothing() {
+    for seed in 1..=25 {
+        let trace = random_trace(seed);
+        for mode in [Mode::Swap, Mode::Both, Mode::Recompute] {
+            let free = limits(mode, Bytes::MAX);
+            let (floor, top) = (floor(&trace, &free).expect("blocks fit").bytes, arena_of_none(&trace, &free));
+            let in_one = Limits { max_block: top.max(Bytes(2048)), ..free.clone() };
+            assert_eq!(crate::floor(&trace, &in_one).map(|floor| floor.bytes), Ok(floor));
+            assert_eq!(NoEviction.plan(&trace, &in_one), NoEviction.plan(&trace, &free));
+            for device in [floor, Bytes((floor.0 + top.0) / 2), top] {
+                let planned = planner(seed).plan(&trace, &Limits { device, ..free.clone() });
+                assert_eq!(planner(seed).plan(&trace, &Limits { device, ..in_one.clone() }), planned);
+            }
+        }
+    }
+}
+
 /// Programs from a boundary that another program has chosen.
 #[test]
 fn every_budget_under_a_given_boundary() {

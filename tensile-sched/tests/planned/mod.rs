@@ -223,9 +223,38 @@ proptest! {
             for (planner, mode) in planners(mode) {
                 let limits = Limits { mode, max_block: largest - Bytes(1), ..unlimited() };
                 match planner.plan(&trace, &limits) {
-                    Err(Infeasible::Block { bytes, .. }) => prop_assert!(bytes > limits.max_block),
+                    Err(Infeasible::Block { bytes, max_block, .. }) => {
+                        prop_assert_eq!(max_block, limits.block());
+                        prop_assert!(bytes > max_block);
+                    }
                     other => prop_assert!(false, "{}: {:?}", planner.name(), other.map(|planned| planned.report)),
                 }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(24))]
+
+    /// Memory in blocks of one to three times the largest tensor: every planner's programs are right from its lowest budget up, and the default one names its floor below.
+    #[test]
+    fn programs_in_blocks_are_right(trace in any_trace(), link in links(), mode in modes(), percent in 100u64..300) {
+        let sizes = trace.tensors().iter().map(|tensor| tensor.bytes).chain(trace.ops().iter().map(|op| op.workspace));
+        let largest = sizes.max().unwrap_or(UNIT).align_up(UNIT);
+        for (planner, mode) in planners(mode) {
+            let limits = Limits { mode, link, max_block: Bytes(largest.0 * percent / 100), ..unlimited() };
+            let range = range(planner.as_ref(), &trace, &limits)?;
+            for device in budgets(range).step_by(3) {
+                let limits = Limits { device, ..limits.clone() };
+                let planned = planned(planner.as_ref(), &trace, &limits)?;
+                accepted(&trace, &planned.synced.placed, &limits)?;
+            }
+            if range.0 > Bytes::ZERO && planner.name().starts_with("tensile") && mode != Mode::Recompute {
+                let below = Limits { device: range.0 - Bytes(1), ..limits.clone() };
+                let refused = planner.plan(&trace, &below);
+                let is_named = matches!(refused, Err(Infeasible::Device { lowest, .. }) if lowest == range.0);
+                prop_assert!(is_named, "{:?}", refused.map(|planned| planned.report));
             }
         }
     }

@@ -21,7 +21,7 @@ use super::facts::Facts;
 use super::packed::packed;
 use super::{Infeasible, Planned, Planner, complete, place, published};
 use crate::baseline::no_eviction;
-use crate::floor::{Floor, floor, working_set};
+use crate::floor::{Floor, check_blocks, check_boundary, floor, swap_floor, working_set};
 use crate::id::{Bytes, Nanos};
 use crate::limits::{Limits, Mode};
 use crate::program::Placed;
@@ -61,9 +61,14 @@ impl Planner for Tensile {
 
     fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {
         if limits.mode != Mode::Recompute {
-            let floor = floor(trace, limits)?;
-            if limits.device < floor.bytes {
-                return Err(floor.infeasible(trace, limits));
+            check_blocks(trace, limits)?;
+            check_boundary(trace, limits)?;
+            // Blocks may make it larger than `none`'s arena.
+            if limits.device < swap_floor(trace, limits).bytes {
+                let floor = floor(trace, limits)?;
+                if limits.device < floor.bytes {
+                    return Err(floor.infeasible(trace, limits));
+                }
             }
         }
         let unlimited = no_eviction(trace, limits)?;
@@ -217,7 +222,12 @@ fn least_recomputing(trace: &Trace, limits: &Limits) -> Result<(Floor, Placed), 
             let is_planned = is_planned && limits.boundary.is_none() && facts.n_ops() > 0;
             let recipe = Recipe { is_planned, ..Recipe::plain(&facts, 0.0) };
             let Some(program) = make(&facts, &recipe, &caps.values, &facts.start) else { continue };
-            let placed = place(trace, &Limits { device: Bytes(cap), ..limits.clone() }, &program)?;
+            let mut placed = place(trace, &Limits { device: Bytes(cap), ..limits.clone() }, &program)?;
+            let is_across = limits.block() < placed.layout.arena && Bytes(cap) <= limits.block();
+            if is_across && placed.layout.arena < best.layout.arena {
+                // One block was not enough after all.
+                placed = place(trace, &limits, &program)?;
+            }
             if placed.layout.arena < best.layout.arena {
                 best = placed;
                 is_better = true;

@@ -10,10 +10,11 @@
 //!
 //! All work is counted in accesses and instructions, never in time, so that equal input gives equal output.
 
-use super::caps::Caps;
+use super::caps::{Caps, overshoot};
 use super::cover::{Bias, CoverOptions, cover};
 use super::ideal::ideal;
 use super::prefetch::prefetch;
+use crate::borders::Borders;
 use crate::id::{Bytes, Nanos};
 use crate::planner::facts::Facts;
 use crate::planner::walk::{Boundary, Lowered, Weights, first_residents, lower};
@@ -77,7 +78,7 @@ const MOST_IDLE: usize = 10;
 const BATCH: usize = 4;
 /// Steps of fewer ops are planned faster by one thread.
 const WORTH_THREADS: usize = 100;
-/// An arena of more than this many quarters of the budget is not worth tightening caps for.
+/// A program that needs more than this many quarters of the budget is not worth tightening caps for.
 const HOPELESS_QUARTERS: u64 = 5;
 
 pub(super) struct Search<'a> {
@@ -184,10 +185,16 @@ impl<'a> Search<'a> {
                 self.offer(recipe, placed);
                 return Some(caps);
             }
-            if placed.layout.arena.0 / HOPELESS_QUARTERS > budget.0 / 4 {
+            let over = overshoot(facts, &placed);
+            let needed = if Borders::of(facts.limits) == Borders::NONE {
+                placed.layout.arena.0
+            } else {
+                budget.0 + over.iter().copied().max().unwrap_or(0)
+            };
+            if needed / HOPELESS_QUARTERS > budget.0 / 4 {
                 return None;
             }
-            caps.tighten(facts, &placed, 1.0 + round as f64 / 2.0);
+            caps.tighten(facts, &over, 1.0 + round as f64 / 2.0);
         }
         None
     }
@@ -297,7 +304,7 @@ impl<'a> Search<'a> {
         if placed.layout.arena <= facts.budget() {
             return self.offer(tried.recipe, placed);
         }
-        caps.tighten(facts, &placed, 1.0);
+        caps.tighten(facts, &overshoot(facts, &placed), 1.0);
         let Some(again) = self.try_out(tried.recipe, &caps.values) else { return false };
         self.best.as_ref().is_some_and(|best| again.time < best.simulation.step_time)
             && self
