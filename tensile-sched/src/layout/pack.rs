@@ -85,6 +85,11 @@ impl Effort {
         Self { round_slack: u64::MAX, nodes: (1_000, 40_000_000), ..self }
     }
 
+    /// The same for memory in blocks, where the lower bound is far away and most searches go on to their end.
+    fn in_blocks(self) -> Self {
+        Self { most_visits: self.most_visits / 4, nodes: (self.nodes.0 / 4, self.nodes.1 / 8), ..self }
+    }
+
     /// The arena at which the search stops.
     fn goal(self, bound: u64, slack: u64) -> u64 {
         if self.limit < bound {
@@ -123,6 +128,7 @@ pub(super) fn pack(
             return Ok(packed);
         }
     }
+    let effort = if borders == Borders::NONE { effort } else { effort.in_blocks() };
     pack_within(blocks, n_positions, bound, effort, borders)
 }
 

@@ -67,6 +67,9 @@ const MOST_ROUNDS: usize = 10;
 /// Most instructions laid out by one search; a thorough layout counts [`THOROUGH`] times.
 const MOST_LAID_OUT: usize = 300_000;
 const THOROUGH: usize = 5;
+/// Most thorough layouts of one search where memory comes in blocks, in which few of them end early; with little effort.
+const MOST_THOROUGH_IN_BLOCKS: usize = 16;
+const FEW_THOROUGH_IN_BLOCKS: usize = 1;
 /// Most work of trying recipes; one takes about as much as the accesses of the trace to the power of 1.5.
 const MOST_WORK: f64 = 36e6;
 /// Most recipes: these, and so many for each op.
@@ -88,6 +91,8 @@ pub(super) struct Search<'a> {
     pub(super) least_host: Option<Bytes>,
     /// Instructions laid out so far.
     n_laid_out: usize,
+    /// Thorough layouts that may still be made.
+    n_thorough_left: usize,
     /// When ops start in the best program so far.
     stretched: Vec<u64>,
     /// Those under which a recipe fits.
@@ -103,11 +108,23 @@ struct Tried {
 
 impl<'a> Search<'a> {
     pub(super) fn new(facts: &'a Facts<'a>) -> Self {
-        Self { facts, best: None, least_host: None, n_laid_out: 0, stretched: facts.start.clone(), caps: None }
+        let is_in_blocks = Borders::of(facts.limits) != Borders::NONE;
+        Self {
+            facts,
+            best: None,
+            least_host: None,
+            n_laid_out: 0,
+            n_thorough_left: if is_in_blocks { MOST_THOROUGH_IN_BLOCKS } else { usize::MAX },
+            stretched: facts.start.clone(),
+            caps: None,
+        }
     }
 
     /// One recipe, until it fits; others only if none does, or if the step gets much slower.
     pub(super) fn run_fast(&mut self) {
+        if Borders::of(self.facts.limits) != Borders::NONE {
+            self.n_thorough_left = FEW_THOROUGH_IN_BLOCKS;
+        }
         let flat = Caps::new(self.facts, self.facts.budget().0);
         for recipe in self.plain_recipes() {
             self.fit(recipe, flat.clone());
@@ -210,9 +227,11 @@ impl<'a> Search<'a> {
         self.n_laid_out += n_instrs;
         let placed = place_quickly(facts.trace, facts.limits, program).ok()?;
         let is_close = placed.layout.arena > budget && placed.layout.arena.0 <= budget.0 + budget.0 / 50;
-        if !thoroughly || !is_close || self.n_laid_out + THOROUGH * n_instrs > MOST_LAID_OUT {
+        let is_affordable = self.n_thorough_left > 0 && self.n_laid_out + THOROUGH * n_instrs <= MOST_LAID_OUT;
+        if !thoroughly || !is_close || !is_affordable {
             return Some(placed);
         }
+        self.n_thorough_left -= 1;
         self.n_laid_out += THOROUGH * n_instrs;
         place(facts.trace, facts.limits, program).ok()
     }
