@@ -3,7 +3,10 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use tensile_models::backend::Choice;
+use tensile_core::Device;
+use tensile_models::backend::{Backend, Choice};
+use tensile_sched::Bytes;
+use tensile_wgpu::{WgpuDevice, WgpuOptions};
 
 fn tensile(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensile"));
@@ -36,9 +39,14 @@ fn has_adapter() -> bool {
     let found = !tensile_wgpu::adapters().is_empty();
     assert!(found || std::env::var_os("CI").is_none(), "no adapter, and this is CI");
     if !found {
-        eprintln!("skipped: no adapter for wgpu");
+        skip();
     }
     found
+}
+
+#[expect(clippy::print_stderr, reason = "a skip is told")]
+fn skip() {
+    eprintln!("skipped: no adapter for wgpu");
 }
 
 fn reports(out: &str) -> (Vec<Value>, Value) {
@@ -73,6 +81,22 @@ fn half_the_memory_gives_the_same_losses() {
         let (loss, host) = (line["loss"].as_f64().unwrap(), host["loss"].as_f64().unwrap());
         assert!((loss - host).abs() < 1e-3, "{loss} {host}");
     }
+}
+
+/// What reports call counted is wgpu's own figure, and it sees nothing but the run.
+#[test]
+fn device_bytes_are_counted_by_the_allocator() {
+    if !has_adapter() {
+        return;
+    }
+    let device = WgpuDevice::open(WgpuOptions::nominal()).unwrap();
+    let before = device.begin_count();
+    let allocated = device.allocated_bytes().expect("the backend tells");
+    assert_eq!(before, allocated - device.staging_bytes());
+    let arena = device.alloc_arena(3 << 20).unwrap();
+    assert_eq!(device.allocated_bytes(), Some(allocated + Bytes(3 << 20)));
+    assert_eq!(device.counted_bytes(before), Some(Bytes(3 << 20)));
+    drop(arena);
 }
 
 #[test]
@@ -113,7 +137,7 @@ fn options_of_the_host_device_are_refused() {
 mod without_drivers {
     use std::sync::Arc;
 
-    use tensile_models::backend::{Backend, Name, OpenError, OpenOptions, Visitor};
+    use tensile_models::backend::{Name, OpenError, OpenOptions, Visitor};
     use tensile_wgpu::AdapterError;
 
     use super::*;

@@ -227,16 +227,6 @@ impl HostDevice {
         if self.shared.spill_dir.is_some() { self.host_bytes() } else { Bytes::ZERO }
     }
 
-    /// Bytes that host arenas could have now beside what they have: [`available_memory`], or [`available_disk`] of the spill directory, within the
-    /// device's own limit. None where the system does not tell.
-    pub fn available_host_bytes(&self) -> Option<Bytes> {
-        let free = match &self.shared.spill_dir {
-            Some(dir) => available_disk(dir),
-            None => available_memory(),
-        };
-        free.map(|free| free.min(Bytes(self.shared.host_ledger.free())))
-    }
-
     /// The link as a job meets it whose host arena takes up to `bytes`. Ordinary memory, and a file that the system caches and writes to the disk
     /// beside the job, give [`DeviceInfo::link`]; copies to and from a larger file wait for the disk, which then is measured, once per process and
     /// directory, in about a second.
