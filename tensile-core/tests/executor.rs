@@ -1,8 +1,7 @@
 //! Whole steps on the host device under hand-made programs: the same bits as the interpreter of graphs gives, and typed errors.
 
-mod common;
-
 use std::sync::Arc;
+use tensile_core::conformance::harness as common;
 
 use common::{compile, evict_all, executor, feed, interpret_steps, keep_all, limits, normed_images, run_steps};
 use tensile_core::device::host::{HostDevice, HostOptions};

@@ -1,9 +1,8 @@
 //! Clipping, skipping, parameter groups and micro-batches.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tensile_core::conformance::harness as common;
 
 use common::{executor, interpret_steps, limits, run_steps};
 use tensile_core::device::host::{HostDevice, HostOptions};
@@ -375,11 +374,11 @@ fn every_budget_gives_the_same_bits() {
 /// Four micro-batches need little more than one.
 #[test]
 fn micro_batches_save_memory() {
-    let device = HostDevice::new(HostOptions::nominal(1)).unwrap();
+    let device = Arc::new(HostDevice::new(HostOptions::nominal(1)).unwrap());
     let arena = |micro: usize, n: usize| {
         let mut graph = Graph::new();
         step(&mut graph, &Optimizer::sgd(0.0), Shape { micro, n, dropout: 0.0, norm: true }).unwrap();
-        let step = lower(&graph, &device).unwrap();
+        let step = lower(&graph, &*device).unwrap();
         NoEviction.plan(&step.trace, &limits(&device, Bytes::MAX)).unwrap().report.arena.0
     };
     let gradients = 4 * (6 * 18 + 6 * 3 + 96 * 8 + 8 + 64 + 4);

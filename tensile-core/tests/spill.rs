@@ -1,11 +1,10 @@
 //! Host arenas in files: the same bits, no bytes in memory, nothing left behind, errors that say what is short.
 #![cfg(unix)]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tensile_core::conformance::harness as common;
 
 use common::{compile, evict_all, executor, interpret_steps, limits, normed_images, run_steps};
 use tensile_core::device::host::count::{self, CountingAllocator, Tag};

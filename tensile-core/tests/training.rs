@@ -1,8 +1,7 @@
 //! Training within a budget on the host device: the bits of the unlimited run, an independently counted peak, any order of work, any failure.
 
-mod common;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tensile_core::conformance::harness as common;
 
 use common::{Way, executor, feed, interpret_steps, limits, normed_images, run_steps};
 use tensile_core::checkpoint::{self, Contents};
@@ -278,53 +277,6 @@ fn capacity_is_shared_and_jobs_can_shrink() {
     assert_eq!(common::outputs_of(last), expected.outputs[3]);
     assert_eq!(first.state().unwrap(), expected.state);
     assert!(count::peak(Tag::Device) <= capacity.0);
-}
-
-/// Field report C07: four ways to run a chain, one result, and both mechanisms at work in the last.
-#[test]
-fn c07_swap_and_recompute_work_together() {
-    let _turn = turn();
-    let (graph, optimizer) = adam_images();
-    let expected = interpret_steps(&graph, &optimizer, 2);
-    let device = device(2, Emulation { poison: true, ..Emulation::default() });
-    let step = Arc::new(lower(&graph, &*device).unwrap());
-    let free = limits(&device, Bytes::MAX);
-    type Choice<'a> = &'a dyn Fn(tensile_sched::TensorId) -> Way;
-    let ways: [(&str, Choice<'_>, bool, bool); 4] = [
-        ("keep", &|_| Way::Keep, false, false),
-        ("swap", &|_| Way::Swap, true, false),
-        ("recompute", &|_| Way::Recompute, false, true),
-        ("both", &mixed, true, true),
-    ];
-    for (name, way, swaps, reruns) in ways {
-        let compiled = common::compile(&step, &common::evict(&step.trace, true, way), &free);
-        let report = &compiled.planned().report;
-        assert_eq!((report.evictions > 0, report.reruns > 0), (swaps, reruns), "{name}: {report:?}");
-        let mut executor = executor(&device, &compiled, ExecutorOptions { profile: true, poison: true });
-        assert_eq!(run_steps(&mut executor, &compiled, &optimizer, 2), expected, "{name}");
-        let stats = executor.stats(&compiled).unwrap();
-        assert_eq!(stats.reruns, 2 * report.reruns as u64);
-        assert_eq!(
-            stats.ops.iter().map(|op| op.count).sum::<u64>(),
-            2 * (step.trace.ops().len() + report.reruns) as u64
-        );
-    }
-}
-
-/// Field report C18: with as much memory as the plain run takes, nothing is swapped or run again.
-#[test]
-fn c18_a_budget_that_fits_costs_nothing() {
-    let _turn = turn();
-    let (graph, _) = adam_images();
-    let device = device(1, Emulation::default());
-    let step = Arc::new(lower(&graph, &*device).unwrap());
-    let free = limits(&device, Bytes::MAX);
-    let plain = NoEviction.plan(&step.trace, &free).unwrap();
-    for budget in [plain.report.arena, Bytes(plain.report.arena.0 * 101 / 100)] {
-        let planned = Tensile::default().plan(&step.trace, &Limits { device: budget, ..free.clone() }).unwrap();
-        assert_eq!((planned.report.evictions, planned.report.reruns), (0, 0));
-        assert_eq!(planned.simulation.step_time, plain.simulation.step_time);
-    }
 }
 
 /// Evaluation from the boundary of training under the same budget: it changes nothing, and memory stays the same from epoch to epoch

@@ -52,7 +52,7 @@ fn f32(graph: &mut Graph, name: &str, dims: impl Into<Vec<usize>>) -> Result<Val
 }
 
 /// Makes `y` an output, and the gradients of Σ y·upstream by each of `wrt`.
-fn with_gradients(graph: &mut Graph, y: Value, wrt: &[Value]) -> Result<(), GraphError> {
+pub(super) fn with_gradients(graph: &mut Graph, y: Value, wrt: &[Value]) -> Result<(), GraphError> {
     graph.output("y", y)?;
     let upstream = graph.input("upstream", graph.ty(y).clone())?;
     let product = graph.mul(y, upstream)?;

@@ -5,14 +5,19 @@
 //!
 //! - [`ops`]: every op, forward and gradient, against the reference interpreter; each op launched again at other addresses, beside poisoned
 //!   bytes, and in place where it allows that: the same bits.
+//! - [`fixtures`]: ops and optimizers against right values from PyTorch.
 //! - [`programs`]: whole training steps under tight and loose budgets: the same bits on the device itself.
+//! - [`reports`]: faults that people have met in other systems, as experiments.
 //! - [`streams`]: copies, events between streams, failures.
 //! - [`memory`]: limits, resizing, out of memory.
 
 mod cases;
+pub mod fixtures;
+pub mod harness;
 pub mod memory;
 pub mod ops;
 pub mod programs;
+pub mod reports;
 pub mod streams;
 
 pub use cases::{Case, cases};
@@ -44,6 +49,7 @@ macro_rules! device_conformance {
         $crate::device_conformance!(@test ops_agree_with_the_reference, $device, |device| {
             $crate::conformance::ops::agree_with_the_reference(device, $crate::conformance::Closeness::$closeness)
         });
+        $crate::device_conformance!(@test ops_agree_with_pytorch, $device, $crate::conformance::fixtures::agree_with_pytorch);
         $crate::device_conformance!(@test ops_repeat_their_bits, $device, $crate::conformance::ops::repeat_their_bits);
         $crate::device_conformance!(@test foreign_ops_run_or_are_refused, $device, $crate::conformance::ops::foreign_ops);
         $crate::device_conformance!(@test budgets_keep_the_bits, $device, $crate::conformance::programs::budgets_keep_the_bits);

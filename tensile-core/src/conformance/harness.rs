@@ -1,26 +1,30 @@
-//! Models, data and hand-made programs for tests that run whole steps.
-#![allow(dead_code)] // each test file uses a part
+//! Models, data and hand-made programs for tests that run whole steps on any device.
 
 use std::sync::Arc;
 
-use tensile_core::device::host::{HostDevice, HostOptions};
-use tensile_core::exec::{Compiled, Executor, ExecutorOptions, Named, PersistentValue, Step, StepResult, lower};
-use tensile_core::nn::{init_part, init_value};
-use tensile_core::op::conv2d::Conv2d;
-use tensile_core::op::pool::Pool2d;
-use tensile_core::optim::{Optimizer, SCALARS, train};
-use tensile_core::testing::{float_bytes, int_bytes, values};
-use tensile_core::{Graph, GraphError, Init, TensorType};
+use crate::device::Device;
+use crate::device::host::{HostDevice, HostOptions};
+use crate::exec::{Compiled, Executor, ExecutorOptions, Named, PersistentValue, Step, StepResult, lower};
+use crate::graph::{Graph, GraphError, Init, Persistent};
+use crate::nn::{init_part, init_value};
+use crate::op::conv2d::Conv2d;
+use crate::op::pool::Pool2d;
+use crate::optim::{Optimizer, SCALARS, train};
+use crate::tensor::TensorType;
+use crate::testing::{float_bytes, int_bytes, values};
 use tensile_sched::layout::layout;
 use tensile_sched::simulate::simulate;
 use tensile_sched::sync::sync;
 use tensile_sched::{Bytes, InPlace, Instr, Limits, OpId, Planned, Program, Role, TensorId, Trace};
 
 /// Seed of all first values.
-pub(crate) const SEED: u64 = 7;
+pub const SEED: u64 = 7;
 
 /// Batch norm, pooling and a loss on small images: parameters, moments, buffers, inputs, outputs.
-pub(crate) fn normed_images(optimizer: &Optimizer) -> Result<Graph, GraphError> {
+///
+/// # Errors
+/// None.
+pub fn normed_images(optimizer: &Optimizer) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let mut x = graph.input("x", TensorType::f32([6, 4, 8, 8]))?;
     let labels = graph.input("labels", TensorType::i32([6]))?;
@@ -43,16 +47,18 @@ pub(crate) fn normed_images(optimizer: &Optimizer) -> Result<Graph, GraphError> 
 }
 
 /// Two convolutions with batch norm, dropout, and a linear layer on small images: to train, or on running statistics to evaluate.
-pub(crate) fn classifier(graph: Graph, training: Option<&Optimizer>) -> Result<Graph, GraphError> {
+///
+/// # Errors
+/// None.
+pub fn classifier(graph: Graph, training: Option<&Optimizer>) -> Result<Graph, GraphError> {
     classifier_of(graph, training, [16, 1, 8, 8])
 }
 
 /// The same for images of any size.
-pub(crate) fn classifier_of(
-    mut graph: Graph,
-    training: Option<&Optimizer>,
-    images: [usize; 4],
-) -> Result<Graph, GraphError> {
+///
+/// # Errors
+/// If the images are empty.
+pub fn classifier_of(mut graph: Graph, training: Option<&Optimizer>, images: [usize; 4]) -> Result<Graph, GraphError> {
     let [n, _, height, width] = images;
     let mut x = graph.input("x", TensorType::f32(images))?;
     let labels = graph.input("labels", TensorType::i32([n]))?;
@@ -96,7 +102,7 @@ pub(crate) fn classifier_of(
 }
 
 /// Inputs of a step: a function of the iteration and the input's name and type alone.
-pub(crate) fn feed(iteration: u64, optimizer: &Optimizer) -> impl FnMut(&Named, &mut [u8]) {
+pub fn feed(iteration: u64, optimizer: &Optimizer) -> impl FnMut(&Named, &mut [u8]) {
     move |input, bytes| {
         let n = input.ty.numel();
         let filled = match input.name.as_str() {
@@ -112,12 +118,15 @@ pub(crate) fn feed(iteration: u64, optimizer: &Optimizer) -> impl FnMut(&Named, 
 }
 
 /// Limits of a device, as given to planners.
-pub(crate) fn limits(device: &HostDevice, budget: Bytes) -> Limits {
-    tensile_core::Device::info(device).limits(budget)
+pub fn limits<D: Device>(device: &Arc<D>, budget: Bytes) -> Limits {
+    device.info().limits(budget)
 }
 
 /// Wraps a program that stands in tests: places, syncs, simulates; `Compiled::new` proves it.
-pub(crate) fn compile(step: &Arc<Step>, program: &Program, limits: &Limits) -> Arc<Compiled> {
+///
+/// # Panics
+/// If it is not right.
+pub fn compile(step: &Arc<Step>, program: &Program, limits: &Limits) -> Arc<Compiled> {
     let placed = layout(&step.trace, program, limits).expect("the program has a layout");
     let synced = sync(&step.trace, placed);
     let report = tensile_sched::check::check(&step.trace, &synced.placed, limits).expect("the program is right");
@@ -141,7 +150,7 @@ fn ids(trace: &Trace) -> impl Iterator<Item = (TensorId, Role)> + '_ {
 }
 
 /// Everything stays until its last use; persistent tensors stay for good.
-pub(crate) fn keep_all(trace: &Trace) -> Program {
+pub fn keep_all(trace: &Trace) -> Program {
     let last = last_uses(trace);
     let mut program = Program::default();
     let persistent = ids(trace).filter(|(_, role)| role.is_persistent());
@@ -167,20 +176,23 @@ pub(crate) fn keep_all(trace: &Trace) -> Program {
 
 /// How a tensor that is not persistent leaves the device between two ops that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
+    /// Not at all.
     Keep,
+    /// To the host.
     Swap,
+    /// By running its op again.
     Recompute,
 }
 
 /// Nothing stays between two ops: everything is swapped out, or released if its host copy is valid, and comes back for its next use.
-pub(crate) fn evict_all(trace: &Trace) -> Program {
+pub fn evict_all(trace: &Trace) -> Program {
     evict(trace, false, |_| Way::Swap)
 }
 
 /// Tensors leave after each op that uses them, the way `way` says, unless the next op uses them too; they come back from the host or by running
 /// their op again, with the ops before it where needed. Persistent tensors stay if `persistent_stay`.
-pub(crate) fn evict(trace: &Trace, persistent_stay: bool, way: impl Fn(TensorId) -> Way) -> Program {
+pub fn evict(trace: &Trace, persistent_stay: bool, way: impl Fn(TensorId) -> Way) -> Program {
     let mut writer = Writer {
         trace,
         last: last_uses(trace),
@@ -320,29 +332,35 @@ impl Writer<'_> {
 
 /// What a training run leaves: outputs of every step and the persistent tensors at the end.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Trained {
-    pub(crate) outputs: Vec<Vec<(String, Vec<u8>)>>,
-    pub(crate) state: Vec<PersistentValue>,
+pub struct Trained {
+    /// For each step, names and bytes.
+    pub outputs: Vec<Vec<(String, Vec<u8>)>>,
+    /// At the end.
+    pub state: Vec<PersistentValue>,
 }
 
-pub(crate) fn executor(
-    device: &Arc<HostDevice>,
-    compiled: &Arc<Compiled>,
-    options: ExecutorOptions,
-) -> Executor<HostDevice> {
-    let init = |persistent: &tensile_core::Persistent, first: usize, bytes: &mut [u8]| {
+/// An executor whose persistent tensors begin with [`SEED`].
+///
+/// # Panics
+/// If it cannot start.
+pub fn executor<D: Device>(device: &Arc<D>, compiled: &Arc<Compiled>, options: ExecutorOptions) -> Executor<D> {
+    let init = |persistent: &Persistent, first: usize, bytes: &mut [u8]| {
         init_part(persistent, SEED, first, bytes);
     };
     Executor::new(Arc::clone(device), compiled, options, init).expect("the executor starts")
 }
 
-pub(crate) fn outputs_of(result: StepResult) -> Vec<(String, Vec<u8>)> {
+/// Names and bytes of a step's outputs.
+pub fn outputs_of(result: StepResult) -> Vec<(String, Vec<u8>)> {
     result.outputs.into_iter().map(|output| (output.name, output.bytes)).collect()
 }
 
 /// Trains with two steps in flight.
-pub(crate) fn run_steps(
-    executor: &mut Executor<HostDevice>,
+///
+/// # Panics
+/// If a step fails.
+pub fn run_steps<D: Device>(
+    executor: &mut Executor<D>,
     compiled: &Arc<Compiled>,
     optimizer: &Optimizer,
     n_steps: u64,
@@ -360,7 +378,10 @@ pub(crate) fn run_steps(
 }
 
 /// The same by the interpreter of graphs: no plan, no arena, no streams.
-pub(crate) fn interpret_steps(graph: &Graph, optimizer: &Optimizer, n_steps: u64) -> Trained {
+///
+/// # Panics
+/// If the graph cannot be run.
+pub fn interpret_steps(graph: &Graph, optimizer: &Optimizer, n_steps: u64) -> Trained {
     let device = HostDevice::new(HostOptions::nominal(1)).expect("a device");
     let step = lower(graph, &device).expect("the graph lowers");
     let persistents: Vec<_> = graph.persistents().map(|(persistent, _)| persistent.clone()).collect();
@@ -375,7 +396,7 @@ pub(crate) fn interpret_steps(graph: &Graph, optimizer: &Optimizer, n_steps: u64
             inputs.push((input.name.as_str(), bytes));
         }
         let given: Vec<(&str, Vec<u8>)> = state.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
-        let outcome = tensile_core::testing::run(graph, &inputs, &given, 1);
+        let outcome = crate::testing::run(graph, &inputs, &given, 1);
         for (name, bytes) in &mut state {
             *bytes = outcome.persistents[name].clone();
         }
