@@ -5,7 +5,7 @@ use std::fmt;
 use pollster::block_on;
 use tensile_sched::Bytes;
 
-use crate::device::LowerLimits;
+use crate::device::Emulation;
 use crate::gpu::Gpu;
 use crate::kernel::{ALIGNMENT, Caps};
 
@@ -300,7 +300,7 @@ fn pick(choice: &AdapterChoice) -> Result<(wgpu::Adapter, AdapterInfo), AdapterE
 pub(crate) fn open(
     choice: &AdapterChoice,
     timestamps: bool,
-    lower: LowerLimits,
+    emulation: Emulation,
 ) -> Result<(Gpu, AdapterInfo), AdapterError> {
     let (adapter, info) = pick(choice)?;
     let has = adapter.limits();
@@ -326,19 +326,20 @@ pub(crate) fn open(
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("tensile"),
         required_features: features,
-        required_limits: limits,
+        required_limits: limits.clone(),
         memory_hints: wgpu::MemoryHints::MemoryUsage,
         ..wgpu::DeviceDescriptor::default()
     };
     let (device, queue) = block_on(adapter.request_device(&descriptor))
         .map_err(|error| AdapterError::Refused { name: info.name.clone(), detail: error.to_string() })?;
-    Ok((Gpu::new(device, queue, caps(&info, lower)), info))
+    let row = emulation.row.unwrap_or(limits.max_compute_workgroups_per_dimension);
+    Ok((Gpu::new(device, queue, caps(&info, emulation), row), info))
 }
 
-fn caps(info: &AdapterInfo, lower: LowerLimits) -> Caps {
-    let software = info.kind == Kind::Software;
+fn caps(info: &AdapterInfo, emulation: Emulation) -> Caps {
+    let software = (info.kind == Kind::Software) != emulation.other_kernels;
     Caps {
-        max_binding: lower.binding.unwrap_or(u64::MAX).min(info.max_binding.0) / ALIGNMENT * ALIGNMENT,
+        max_binding: emulation.binding.unwrap_or(u64::MAX).min(info.max_binding.0) / ALIGNMENT * ALIGNMENT,
         software,
         // A tenth of a second and less, at rates that slow adapters of each kind reach.
         max_flops: if software { 4e8 } else { 2e10 },

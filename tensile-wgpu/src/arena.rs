@@ -37,10 +37,6 @@ impl WgpuArena {
         Ok(arena)
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Blocks of the first `bytes` bytes that are of full size.
     fn full_blocks(&self, bytes: u64) -> usize {
         (bytes / self.block) as usize

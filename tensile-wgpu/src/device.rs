@@ -51,17 +51,21 @@ pub struct WgpuOptions {
     pub allow_faulty: bool,
     /// Time without progress after which waiting is an error.
     pub timeout: Duration,
-    /// Lower the adapter's limits, for tests.
-    pub limits: LowerLimits,
+    /// What to emulate, for tests.
+    pub emulation: Emulation,
 }
 
-/// Limits below those of the adapter, for tests of what happens there.
+/// An adapter other than the one there is, for tests. By default nothing is emulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LowerLimits {
+pub struct Emulation {
     /// Most bytes of a block of device memory; a multiple of 256.
     pub block: Option<u64>,
     /// Most bytes of a tensor that a kernel sees at a time; a multiple of 256.
     pub binding: Option<u64>,
+    /// Most workgroups in a row of a grid, as 65,535 are on real adapters.
+    pub row: Option<u32>,
+    /// Software adapters get the kernels of real GPUs, and the other way round.
+    pub other_kernels: bool,
     /// Nothing waits for the GPU, so that no event ever happens.
     pub no_progress: bool,
 }
@@ -78,7 +82,7 @@ impl Default for WgpuOptions {
             timestamps: false,
             allow_faulty: false,
             timeout: Duration::from_secs(60),
-            limits: LowerLimits::default(),
+            emulation: Emulation::default(),
         }
     }
 }
@@ -135,7 +139,6 @@ struct Inner {
     device_ledger: Arc<Ledger>,
     host_ledger: Arc<Ledger>,
     spill_dir: Option<PathBuf>,
-    max_block: u64,
 }
 
 impl Drop for Inner {
@@ -188,14 +191,34 @@ impl WgpuDevice {
     /// # Errors
     /// [`OpenError`].
     pub fn open(options: WgpuOptions) -> Result<Self, OpenError> {
-        let (gpu, adapter) = adapter::open(&options.adapter, options.timestamps, options.limits)?;
+        let (rates, allow_faulty, works) = (options.rates, options.allow_faulty, !options.emulation.no_progress);
+        let mut device = Self::untested(options)?;
+        if !works {
+            return Ok(device);
+        }
+        let tested = self_test::run(&device)?;
+        if let (Some(detail), false) = (tested.failure(), allow_faulty) {
+            let AdapterInfo { name: adapter, driver, .. } = device.adapter().clone();
+            return Err(OpenError::Faulty { adapter, driver, detail });
+        }
+        let rates = match rates {
+            Some(rates) => rates,
+            None => measure::measure(&device)?,
+        };
+        let inner = Arc::get_mut(&mut device.0).expect("tests and measurements keep no handle");
+        inner.self_test = tested;
+        inner.set_rates(&rates);
+        Ok(device)
+    }
+
+    fn untested(options: WgpuOptions) -> Result<Self, OpenError> {
+        let (gpu, adapter) = adapter::open(&options.adapter, options.timestamps, options.emulation)?;
         let name = format!("wgpu: {}", adapter.name);
-        let core = Arc::new(Core::new(gpu, name, options.timeout, options.timestamps));
+        let core = Arc::new(Core::new(gpu, name.clone(), options.timeout, options.timestamps));
         let (commands, received) = sync_channel(MOST_QUEUED);
         let (flights, landing) = sync_channel(MOST_IN_FLIGHT);
         let submitter = Submitter::new(Arc::clone(&core), flights);
-        let progress = !options.limits.no_progress;
-        let waiting = Arc::clone(&core);
+        let (waiting, progress) = (Arc::clone(&core), !options.emulation.no_progress);
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.to_owned())
@@ -206,52 +229,32 @@ impl WgpuDevice {
             spawn("tensile-submit", Box::new(move || submitter.run(&received)))?,
             spawn("tensile-complete", Box::new(move || complete::run(&waiting, &landing, progress)))?,
         ];
-        let max_block = options.limits.block.unwrap_or(u64::MAX).min(adapter.max_buffer.0) / ALIGNMENT * ALIGNMENT;
+        let max_block = options.emulation.block.unwrap_or(u64::MAX).min(adapter.max_buffer.0) / ALIGNMENT * ALIGNMENT;
         let capacity = (options.capacity != Bytes::MAX).then_some(options.capacity.0);
         let machine = core.gpu.caps.software.then(tensile_core::device::host::total_memory).flatten();
-        let rates = options.rates.unwrap_or(measure::UNKNOWN);
-        let mut info = DeviceInfo {
-            name: core.name.clone(),
-            alignment: ALIGNMENT,
-            max_block,
-            memory: [capacity, machine.map(|total| total.0)].into_iter().flatten().min(),
-            link: rates.link,
-            flops_per_s: rates.flops_per_s,
-            bytes_per_s: rates.bytes_per_s,
-            launch_s: rates.launch_s,
-        };
-        let inner = |info, self_test, commands, threads| Inner {
-            core: Arc::clone(&core),
-            info,
-            adapter: adapter.clone(),
-            self_test,
+        let mut inner = Inner {
+            info: DeviceInfo {
+                name,
+                alignment: ALIGNMENT,
+                max_block,
+                memory: [capacity, machine.map(|total| total.0)].into_iter().flatten().min(),
+                link: Rates::NOMINAL.link,
+                flops_per_s: 0.0,
+                bytes_per_s: 0.0,
+                launch_s: 0.0,
+            },
+            core,
+            adapter,
+            self_test: SelfTest::default(),
             commands: Some(commands),
             threads,
             next_stream: AtomicU64::new(0),
             device_ledger: Arc::new(Ledger::new(options.capacity.0)),
             host_ledger: Arc::new(Ledger::new(options.host_capacity.0)),
-            spill_dir: options.spill_dir.clone(),
-            max_block,
+            spill_dir: options.spill_dir,
         };
-        let mut device = Self(Arc::new(inner(info.clone(), SelfTest::default(), commands, threads)));
-        if progress {
-            let tested = self_test::run(&device)?;
-            if let (Some(detail), false) = (tested.failure(), options.allow_faulty) {
-                let (adapter, driver) = (adapter.name.clone(), adapter.driver.clone());
-                return Err(OpenError::Faulty { adapter, driver, detail });
-            }
-            if options.rates.is_none() {
-                let rates = measure::measure(&device)?;
-                info.link = rates.link;
-                info.flops_per_s = rates.flops_per_s;
-                info.bytes_per_s = rates.bytes_per_s;
-                info.launch_s = rates.launch_s;
-            }
-            let inner = Arc::get_mut(&mut device.0).expect("tests and measurements keep no handle");
-            inner.self_test = tested;
-            inner.info = info;
-        }
-        Ok(device)
+        inner.set_rates(&options.rates.unwrap_or(measure::UNKNOWN));
+        Ok(Self(Arc::new(inner)))
     }
 
     /// The adapter, as its driver describes it.
@@ -297,6 +300,15 @@ impl WgpuDevice {
     /// Most bytes of a tensor that a kernel sees at a time.
     pub fn max_binding(&self) -> Bytes {
         Bytes(self.0.core.gpu.caps.max_binding)
+    }
+
+    /// Dispatches that a launch of this op takes; long ones are divided so that none runs for long.
+    ///
+    /// # Errors
+    /// As [`workspace`](Device::workspace).
+    pub fn dispatches(&self, op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Result<usize, DeviceError> {
+        let (inputs, outputs): (Vec<_>, Vec<_>) = (inputs.iter().collect(), outputs.iter().collect());
+        Ok(self.plan(op, Types { inputs: &inputs, outputs: &outputs })?.dispatches.len())
     }
 
     /// Gives the device up, as a driver's reset would: all its jobs get [`DeviceError::DeviceLost`].
@@ -379,6 +391,13 @@ impl WgpuDevice {
 }
 
 impl Inner {
+    fn set_rates(&mut self, rates: &Rates) {
+        self.info.link = rates.link;
+        self.info.flops_per_s = rates.flops_per_s;
+        self.info.bytes_per_s = rates.bytes_per_s;
+        self.info.launch_s = rates.launch_s;
+    }
+
     /// Enqueues on a lost device too, where commands do nothing but report the loss.
     fn push(&self, command: Command) -> Result<(), DeviceError> {
         let commands = self.commands.as_ref().expect("there until the device goes");
@@ -423,7 +442,7 @@ impl Device for WgpuDevice {
 
     fn alloc_arena(&self, bytes: u64) -> Result<WgpuArena, DeviceError> {
         self.0.core.check_lost()?;
-        WgpuArena::new(&self.0.core, &self.0.device_ledger, self.0.max_block, bytes)
+        WgpuArena::new(&self.0.core, &self.0.device_ledger, self.0.info.max_block, bytes)
     }
 
     fn resize_arena(&self, arena: &mut WgpuArena, bytes: u64) -> Result<(), DeviceError> {
@@ -535,5 +554,62 @@ impl Device for WgpuDevice {
 
     fn write_host(&self, arena: &HostArena, region: Region, from: &[u8]) -> Result<(), DeviceError> {
         arena.write(region, from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+    use tensile_core::conformance::{memory, ops, skipped, streams};
+
+    /// A device that has not been tested, so that it works without any kernel; none where the machine has no adapter.
+    fn device() -> Option<Arc<WgpuDevice>> {
+        static DEVICE: OnceLock<Option<Arc<WgpuDevice>>> = OnceLock::new();
+        let adapter = AdapterChoice::from_env().expect("the environment's choice of an adapter");
+        let open = || match WgpuDevice::untested(WgpuOptions { adapter, ..WgpuOptions::nominal() }) {
+            Ok(device) => Some(Arc::new(device)),
+            Err(OpenError::Adapter(AdapterError::NoDriver)) if std::env::var_os("CI").is_none() => None,
+            Err(error) => panic!("{error}"),
+        };
+        DEVICE.get_or_init(open).clone()
+    }
+
+    #[test]
+    fn memory_and_copies_need_no_kernels() {
+        let Some(device) = device() else { return skipped("memory_and_copies_need_no_kernels") };
+        memory::limits(&device);
+        memory::resize(&device);
+        memory::out_of_memory(&device);
+        streams::copies(&device);
+        ops::foreign_ops(&device);
+    }
+
+    #[test]
+    fn large_arenas_move_through_staging_in_pieces() {
+        let adapter = AdapterChoice::from_env().expect("the environment's choice of an adapter");
+        let emulation = Emulation { block: Some(3 << 20), ..Emulation::default() };
+        let options = WgpuOptions { adapter, emulation, ..WgpuOptions::nominal() };
+        if device().is_none() {
+            return skipped("large_arenas_move_through_staging_in_pieces");
+        }
+        let device = WgpuDevice::untested(options).expect("an adapter");
+        // More than all staging buffers hold, over many blocks.
+        let bytes = MOST_STAGING.0 + (5 << 20) + 7;
+        let mut arena = device.alloc_arena(bytes).expect("memory");
+        let whole = Region { offset: 0, bytes };
+        let data: Vec<u8> = (0..bytes).map(|index| (index * 7 + index / 251) as u8).collect();
+        device.write(&arena, whole, &data).expect("written");
+        let mut back = vec![0; bytes as usize];
+        device.read(&arena, whole, &mut back).expect("read");
+        assert!(back == data);
+        let kept = 10 << 20;
+        device.resize_arena(&mut arena, kept).expect("smaller");
+        device.resize_arena(&mut arena, bytes).expect("larger again");
+        let first = Region { offset: 0, bytes: kept };
+        device.read(&arena, first, &mut back[..kept as usize]).expect("read");
+        assert!(back[..kept as usize] == data[..kept as usize]);
+        assert!(device.staging_bytes() <= MOST_STAGING);
     }
 }

@@ -10,15 +10,14 @@ use crate::error::GpuError;
 use crate::kernel::{ALIGNMENT, Binding, Caps, Place, Plan};
 use crate::shader::Shader;
 
-/// Workgroups in a row of a grid.
-const MAX_ROW: u64 = 65_535;
-
 /// An opened adapter.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) caps: Caps,
+    /// Most workgroups in a row of a grid.
+    max_row: u32,
     pipelines: Mutex<BTreeMap<Variant, Arc<Pipeline>>>,
 }
 
@@ -62,8 +61,8 @@ impl Prepared {
 
 impl Gpu {
     /// For a device with the features and limits that [`crate::adapter`] asks for.
-    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue, caps: Caps) -> Self {
-        Self { device, queue, caps, pipelines: Mutex::default() }
+    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue, caps: Caps, max_row: u32) -> Self {
+        Self { device, queue, caps, max_row, pipelines: Mutex::default() }
     }
 
     /// Runs `make`, and gives what the driver or its validation says against it.
@@ -141,7 +140,7 @@ impl Gpu {
                         entries: &entries,
                     })
                 })?;
-                let row = dispatch.groups.clamp(1, MAX_ROW);
+                let row = dispatch.groups.clamp(1, self.max_row.into());
                 let grid = [row as u32, dispatch.groups.max(1).div_ceil(row) as u32];
                 Ok(Prepared { pipeline, bind_group, params: dispatch.params.clone(), grid })
             })

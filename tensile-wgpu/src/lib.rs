@@ -1,6 +1,5 @@
 //! The wgpu device of Tensile: Vulkan, Metal and DX12.
 #![deny(unsafe_code)]
-#![allow(dead_code)] // until the device that uses all of it stands
 
 mod adapter;
 mod arena;
@@ -18,5 +17,5 @@ mod submit;
 
 pub use adapter::{AdapterChoice, AdapterError, AdapterInfo, Backend, Kind, Power, adapters};
 pub use arena::WgpuArena;
-pub use device::{LowerLimits, MOST_STAGING, OpenError, WgpuDevice, WgpuEvent, WgpuOptions, WgpuStream};
+pub use device::{Emulation, MOST_STAGING, OpenError, WgpuDevice, WgpuEvent, WgpuOptions, WgpuStream};
 pub use self_test::SelfTest;

@@ -59,7 +59,7 @@ impl Bench<'_> {
             outputs: &[arg(2)],
             workspace: Region {
                 offset: 3 * COPY,
-                bytes: self.device.workspace(op, &[ty.clone(), ty.clone()], &[ty.clone()])?,
+                bytes: self.device.workspace(op, &[ty.clone(), ty.clone()], std::slice::from_ref(ty))?,
             },
         };
         self.device.launch(&self.stream, &self.arena, &call)

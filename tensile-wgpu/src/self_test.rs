@@ -119,6 +119,9 @@ fn run_loop(device: &WgpuDevice) -> Result<Option<String>, DeviceError> {
     Ok((got != right).then(|| format!("{TURNS} turns give {got:#x}, not {right:#x}")))
 }
 
+/// Name, op, inputs, and most that a result may differ.
+type Case = (&'static str, Op, Vec<(TensorType, Vec<u8>)>, f32);
+
 /// Tests an adapter against the host device.
 ///
 /// # Errors
@@ -131,7 +134,7 @@ pub(crate) fn run(device: &WgpuDevice) -> Result<SelfTest, DeviceError> {
         (ty, bytes)
     };
     let key: Vec<u8> = [5i32, -7, 3, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
-    let cases: Vec<(&'static str, Op, Vec<(TensorType, Vec<u8>)>, f32)> = vec![
+    let cases: Vec<Case> = vec![
         (
             "matmul",
             MatMul { trans_a: false, trans_b: false, sum_batch: false }.into(),

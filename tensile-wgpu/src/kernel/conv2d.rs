@@ -136,10 +136,6 @@ impl<'a> Sizes<'a> {
         self.input[0] * self.input[1]
     }
 
-    fn output_plane(&self) -> u64 {
-        self.output[0] * self.output[1]
-    }
-
     fn n_taps(&self) -> u64 {
         self.taps[0] * self.taps[1]
     }

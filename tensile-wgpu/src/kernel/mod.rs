@@ -146,7 +146,7 @@ macro_rules! kernels {
         /// All shaders, for tests.
         #[cfg(test)]
         pub(crate) fn shaders() -> Vec<&'static Shader> {
-            [$($module::SHADERS),*].concat()
+            [$($module::SHADERS),*, strided::SHADERS].concat()
         }
     };
 }

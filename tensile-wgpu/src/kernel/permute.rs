@@ -2,7 +2,7 @@
 
 use tensile_core::op::permute::Permute;
 
-use super::strided::{self, Dim, MAX_RANK, copy, merged, strides};
+use super::strided::{Dim, MAX_RANK, copy, merged, strides};
 use super::{Caps, Dispatch, Kernel, Place, Plan, Refused, Types};
 use crate::shader::Shader;
 
@@ -35,8 +35,7 @@ static BYTES: Shader = Shader {
 };
 
 #[cfg(test)]
-pub(super) const SHADERS: &[&Shader] =
-    &[&BYTES, strided::SHADERS[0], strided::SHADERS[1], strided::SHADERS[2], strided::SHADERS[3]];
+pub(super) const SHADERS: &[&Shader] = &[&BYTES];
 
 impl Kernel for Permute {
     fn plan(&self, types: Types<'_>, caps: &Caps) -> Result<Plan, Refused> {

@@ -8,7 +8,7 @@
 //! - `fn term(i: u32, s: u32, center: S) -> V`: the term of element `i`, which is in run `s` of its output;
 //! - `fn finish(o: u32, total: W)`: writes a result.
 //!
-//! Its types depend on the [`Layout`]: `E` is what an element is, `S` a number for each output, `V` a term and `W` an output's sum: `f32`s or vectors of them, in pairs where there are two sums.
+//! Its types depend on the [`Layout`]: `E` is what an element is, `S` a number for each output, `V` a term and `W` an output's sum: `f32`s or vectors of them, in pairs where there are two sums; `One` is the type of a number that multiplies them.
 
 use super::{ALIGNMENT, Binding, Caps, Dispatch, Place, Refused, scratch};
 use crate::shader::Shader;
@@ -218,6 +218,11 @@ impl Reduction {
     /// The sum of `n` terms.
     pub(super) fn of_all(n: u64) -> Self {
         Self { layout: Layout::Scalar, outputs: 1, run: n, kept: Dims::default(), reduced: Dims::default() }
+    }
+
+    /// The sum of `n` numbers, each `stride` elements behind the one before.
+    pub(super) fn of_places(n: u64, stride: u64) -> Self {
+        Self { reduced: Dims(vec![(n, stride)]), ..Self::of_all(1) }
     }
 
     /// Sums of the columns of `rows` rows: run s of an output is its number in row s.

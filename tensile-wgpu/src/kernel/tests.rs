@@ -14,7 +14,7 @@ use crate::gpu::{Gpu, Slice};
 pub(super) fn gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let choice = AdapterChoice::from_env().expect("the environment's choice of an adapter");
-    GPU.get_or_init(|| match open(&choice, false, crate::device::LowerLimits::default()) {
+    GPU.get_or_init(|| match open(&choice, false, crate::device::Emulation::default()) {
         Ok((gpu, _)) => Some(gpu),
         Err(AdapterError::NoDriver) if std::env::var_os("CI").is_none() => None,
         Err(error) => panic!("{error}"),

@@ -15,15 +15,20 @@ struct Total {
 var<workgroup> shared_high: array<W, WG>;
 var<workgroup> shared_low: array<W, WG>;
 
+// 1, which compilers cannot know: a factor that keeps them from simplifying (a + b) - a to b, and changes nothing.
+fn one() -> One {
+    return One((p.chunks >> 31u) + 1u);
+}
+
 fn add_term(sum: Sum, x: V) -> Sum {
-    let high = sum.high + x;
-    let part = high - sum.high;
+    let high = (sum.high + x) * one();
+    let part = (high - sum.high) * one();
     return Sum(high, sum.low + ((sum.high - (high - part)) + (x - part)));
 }
 
 fn add_total(a: Total, b: Total) -> Total {
-    let high = a.high + b.high;
-    let part = high - a.high;
+    let high = (a.high + b.high) * one();
+    let part = (high - a.high) * one();
     return Total(high, (a.low + b.low) + ((a.high - (high - part)) + (b.high - part)));
 }
 

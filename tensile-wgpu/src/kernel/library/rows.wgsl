@@ -25,9 +25,14 @@ fn row_sum(value: vec2<f32>, lane: u32) -> vec2<f32> {
     return sum;
 }
 
+// 1, which compilers cannot know: a factor that keeps them from simplifying (a + b) - a to b, and changes nothing.
+fn one() -> f32 {
+    return f32((p.lanes >> 31u) + 1u);
+}
+
 fn add(sum: Sum, x: E) -> Sum {
-    let high = sum.high + x;
-    let part = high - sum.high;
+    let high = (sum.high + x) * one();
+    let part = (high - sum.high) * one();
     return Sum(high, sum.low + ((sum.high - (high - part)) + (x - part)));
 }
 

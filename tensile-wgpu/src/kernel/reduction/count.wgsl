@@ -1,4 +1,5 @@
 // One whole number.
+alias One = i32;
 alias S = i32;
 alias V = i32;
 alias W = i32;

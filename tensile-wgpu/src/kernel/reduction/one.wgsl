@@ -1,4 +1,5 @@
 // One sum of single elements.
+alias One = f32;
 alias E = f32;
 alias S = f32;
 alias V = f32;

@@ -1,4 +1,5 @@
 // One sum of vectors' components.
+alias One = f32;
 alias E = vec4<f32>;
 alias S = f32;
 alias V = vec4<f32>;

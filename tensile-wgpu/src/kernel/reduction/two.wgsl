@@ -1,4 +1,5 @@
 // Two sums of single elements.
+alias One = f32;
 alias E = f32;
 alias S = f32;
 alias V = vec2<f32>;

@@ -1,4 +1,5 @@
 // Two sums for each component of vectors.
+alias One = f32;
 alias E = vec4<f32>;
 alias S = vec4<f32>;
 alias V = mat2x4<f32>;

@@ -1,4 +1,5 @@
 // Two sums of vectors' components.
+alias One = f32;
 alias E = vec4<f32>;
 alias S = f32;
 alias V = mat2x4<f32>;
