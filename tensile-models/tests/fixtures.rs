@@ -4,18 +4,20 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use common::{data_file, device, limits, network};
+use common::{data_file, device, network};
 use serde::Deserialize;
-use tensile_core::device::host::{Emulation, HostDevice};
-use tensile_core::exec::ExecutorOptions;
+use tensile_core::Device;
+use tensile_core::device::host::Emulation;
+use tensile_core::exec::{ExecutorOptions, PersistentValue};
 use tensile_core::optim::Optimizer;
 use tensile_models::data::Batch;
 use tensile_models::job::{Job, LOSS, Recipe};
 use tensile_models::trainer::Trainer;
 use tensile_models::zoo::IGNORED;
 use tensile_sched::baseline::NoEviction;
-use tensile_sched::{Bytes, Role};
+use tensile_sched::{Bytes, Effort, Planner, Role, Tensile};
 
 /// What all files have.
 #[derive(Deserialize)]
@@ -99,7 +101,7 @@ fn read<T: serde::de::DeserializeOwned>(file: &str) -> T {
 }
 
 /// A job whose training step also gives the squared norm of every parameter's gradient, as output `gradient 0` and so on.
-fn job_with_gradient_norms(run: &Run<'_>, device: &HostDevice) -> Job {
+fn job_with_gradient_norms<D: Device>(run: &Run<'_>, device: &D) -> Job {
     let (network, recipe) = (network(run.model, run.settings), Recipe::new(run.samples, run.optimizer.clone()));
     Job::with_outputs(&network, recipe, device, |graph, updates| {
         for (index, (_, gradient)) in updates.iter().enumerate() {
@@ -111,15 +113,27 @@ fn job_with_gradient_norms(run: &Run<'_>, device: &HostDevice) -> Job {
     .unwrap()
 }
 
-/// Repeats a run and compares it with its file; gives the number of parameters.
-fn check(file: &str, run: &Run<'_>, allowed: &Allowed) -> usize {
+/// What a run leaves.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    n_parameters: usize,
+    losses: Vec<f64>,
+    state: Vec<PersistentValue>,
+}
+
+/// Repeats a run within a part, in percent, of what it takes without a limit, and compares it with its file.
+fn check<D: Device>(device: &Arc<D>, percent: u64, file: &str, run: &Run<'_>, allowed: &Allowed) -> Outcome {
     let fixture: Fixture = read(file);
-    let device = device(2, Emulation::default());
-    let job = job_with_gradient_norms(run, &device);
+    let job = job_with_gradient_norms(run, &**device);
     let names: Vec<String> =
         job.train.persistents.iter().filter(|p| p.role == Role::Parameter).map(|p| p.name.clone()).collect();
-    let unlimited = limits(&device, Bytes::MAX);
-    let mut trainer = Trainer::new(device, job, &NoEviction, unlimited, ExecutorOptions::default(), 0).unwrap();
+    let mut limits = device.info().limits(Bytes::MAX);
+    let arena = NoEviction.plan(&job.train.trace, &limits).unwrap().report.arena;
+    let planner: &dyn Planner = if percent < 100 { &Tensile { effort: Effort::Fast } } else { &NoEviction };
+    limits.device = Bytes(arena.0 * percent / 100);
+    let mut trainer = Trainer::new(Arc::clone(device), job, planner, limits, ExecutorOptions::default(), 0).unwrap();
+    let report = &trainer.train_program().planned().report;
+    assert_eq!(report.evictions + report.reruns > 0, percent < 100, "{report:?}");
 
     // Every parameter of the published model is there under its name and in its shape, and no other.
     assert_eq!(names.len(), fixture.shapes.len());
@@ -162,10 +176,14 @@ fn check(file: &str, run: &Run<'_>, allowed: &Allowed) -> usize {
         worst = worst.max((found / expected - 1.0).abs());
     }
     assert!(worst < 0.02, "running statistics differ by {worst}");
-    n_parameters
+    Outcome { n_parameters, losses, state: trainer.executor().state().unwrap() }
 }
 
 fn check_images(model: &str, file: &str, dropout: bool) {
+    check_images_on(&device(2, Emulation::default()), 100, model, file, dropout);
+}
+
+fn check_images_on<D: Device>(device: &Arc<D>, percent: u64, model: &str, file: &str, dropout: bool) -> Outcome {
     let images: Images = read(file);
     let mut settings = vec![("size", images.size as f64)];
     settings.extend(dropout.then_some(("dropout", 0.0)));
@@ -200,7 +218,9 @@ fn check_images(model: &str, file: &str, dropout: bool) {
         // third loss.
         later_losses: 0.05,
     };
-    assert_eq!(check(file, &run, &allowed), images.parameters);
+    let outcome = check(device, percent, file, &run, &allowed);
+    assert_eq!(outcome.n_parameters, images.parameters);
+    outcome
 }
 
 /// `names` are those of layers, heads, width, positions and vocabulary in the file.
@@ -219,7 +239,8 @@ fn check_text(model: &str, file: &str, names: [&str; 5], fill: &dyn Fn(&Fixture,
         samples: 3,
         fill,
     };
-    check(file, &run, &Allowed { first_loss: 1e-6, gradients: 1e-5, later_losses: 1e-5 });
+    let device = device(2, Emulation::default());
+    check(&device, 100, file, &run, &Allowed { first_loss: 1e-6, gradients: 1e-5, later_losses: 1e-5 });
 }
 
 /// What stands where the fixture hides a token.
@@ -238,6 +259,15 @@ fn vgg16_is_torchvisions() {
 #[test]
 fn resnet18_is_torchvisions() {
     check_images("resnet18", "resnet18.json", false);
+}
+
+/// On an adapter, too, and there bit by bit the same within half the memory.
+#[cfg(feature = "wgpu")]
+#[test]
+fn resnet18_on_an_adapter_is_torchvisions() {
+    let Some(device) = common::adapter() else { return };
+    let on = |percent| check_images_on(&device, percent, "resnet18", "resnet18.json", false);
+    assert!(on(100) == on(50), "a budget changes the bits");
 }
 
 #[test]

@@ -99,6 +99,21 @@ fn device_bytes_are_counted_by_the_allocator() {
     drop(arena);
 }
 
+/// The handwritten digits are learned, within half the memory and bit by bit as without a limit.
+#[test]
+fn digits_are_learned() {
+    if !has_adapter() {
+        return;
+    }
+    let job = ["train", "digit-cnn", "--epochs", "8", "--json", "--backend", "wgpu", "--budget", "50%", "--compare"];
+    let (_, last) = reports(&succeeds(tensile(&job)));
+    assert_eq!(last["losses_equal"], true, "{last}");
+    for report in last["reports"].as_array().unwrap() {
+        let accuracy = report["accuracy"].as_f64().unwrap();
+        assert!(accuracy >= 0.97, "{accuracy} of the test digits are told right");
+    }
+}
+
 #[test]
 fn adapters_are_listed_and_chosen() {
     if !has_adapter() {

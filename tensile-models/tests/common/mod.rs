@@ -25,6 +25,21 @@ pub(crate) fn device(threads: usize, emulation: Emulation) -> Arc<HostDevice> {
     Arc::new(HostDevice::new(HostOptions { emulation, ..HostOptions::nominal(threads) }).unwrap())
 }
 
+/// The adapter that the environment names; none where there is none, which in continuous integration is a failure.
+#[cfg(feature = "wgpu")]
+pub(crate) fn adapter() -> Option<Arc<tensile_wgpu::WgpuDevice>> {
+    use tensile_wgpu::{AdapterChoice, AdapterError, OpenError, WgpuDevice, WgpuOptions};
+    let adapter = AdapterChoice::from_env().unwrap();
+    match WgpuDevice::open(WgpuOptions { adapter, ..WgpuOptions::nominal() }) {
+        Ok(device) => Some(Arc::new(device)),
+        Err(OpenError::Adapter(AdapterError::NoDriver)) if std::env::var_os("CI").is_none() => {
+            eprintln!("skipped: no adapter for wgpu");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 pub(crate) fn limits(device: &HostDevice, budget: Bytes) -> Limits {
     device.info().limits(budget)
 }
