@@ -9,11 +9,17 @@ use anyhow::{Context, bail};
 /// One check: its name, the arguments to cargo, environment variables.
 type Check = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
+/// The feature that brings the wgpu device to the command line.
+const WGPU: &str = "tensile-models/wgpu";
+
 const CHECKS: &[Check] = &[
     ("formatting", &["fmt", "--all", "--check"], &[]),
-    ("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
-    ("documentation", &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
-    ("tests", &["test", "--workspace", "--no-fail-fast"], &[]),
+    ("lints", &["clippy", "--workspace", "--all-targets", "--features", WGPU, "--", "-D", "warnings"], &[]),
+    // What people build who do not ask for a backend.
+    ("lints without backends", &["clippy", "-p", "tensile-models", "--all-targets", "--", "-D", "warnings"], &[]),
+    ("documentation", &["doc", "--workspace", "--no-deps", "--features", WGPU], &[("RUSTDOCFLAGS", "-D warnings")]),
+    ("tests", &["test", "--workspace", "--no-fail-fast", "--features", WGPU], &[]),
+    ("tests without backends", &["test", "-p", "tensile-models", "--test", "cli"], &[]),
 ];
 
 /// Runs all checks; stops at the first that fails.
