@@ -192,25 +192,26 @@ impl WgpuDevice {
     /// [`OpenError`].
     pub fn open(options: WgpuOptions) -> Result<Self, OpenError> {
         let (rates, allow_faulty, works) = (options.rates, options.allow_faulty, !options.emulation.no_progress);
+        let ledgers = [options.capacity, options.host_capacity].map(|capacity| Arc::new(Ledger::new(capacity.0)));
         let mut device = Self::untested(options)?;
-        if !works {
-            return Ok(device);
-        }
-        let tested = self_test::run(&device)?;
+        let tested = if works { self_test::run(&device)? } else { SelfTest::default() };
         if let (Some(detail), false) = (tested.failure(), allow_faulty) {
             let AdapterInfo { name: adapter, driver, .. } = device.adapter().clone();
             return Err(OpenError::Faulty { adapter, driver, detail });
         }
         let rates = match rates {
             Some(rates) => rates,
-            None => measure::measure(&device)?,
+            None if works => measure::measure(&device)?,
+            None => measure::UNKNOWN,
         };
         let inner = Arc::get_mut(&mut device.0).expect("tests and measurements keep no handle");
+        [inner.device_ledger, inner.host_ledger] = ledgers;
         inner.self_test = tested;
         inner.set_rates(&rates);
         Ok(device)
     }
 
+    /// Neither tested nor measured, and with room for both: without limits of capacity.
     fn untested(options: WgpuOptions) -> Result<Self, OpenError> {
         let (gpu, adapter) = adapter::open(&options.adapter, options.timestamps, options.emulation)?;
         let name = format!("wgpu: {}", adapter.name);
@@ -249,8 +250,8 @@ impl WgpuDevice {
             commands: Some(commands),
             threads,
             next_stream: AtomicU64::new(0),
-            device_ledger: Arc::new(Ledger::new(options.capacity.0)),
-            host_ledger: Arc::new(Ledger::new(options.host_capacity.0)),
+            device_ledger: Arc::new(Ledger::new(u64::MAX)),
+            host_ledger: Arc::new(Ledger::new(u64::MAX)),
             spill_dir: options.spill_dir,
         };
         inner.set_rates(&options.rates.unwrap_or(measure::UNKNOWN));
