@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use common::{data_file, device, network};
 use serde::Deserialize;
-use tensile_core::Device;
 use tensile_core::device::host::Emulation;
 use tensile_core::exec::{ExecutorOptions, PersistentValue};
 use tensile_core::optim::Optimizer;
+use tensile_models::backend::Backend;
 use tensile_models::data::Batch;
 use tensile_models::job::{Job, LOSS, Recipe};
 use tensile_models::trainer::Trainer;
@@ -101,7 +101,7 @@ fn read<T: serde::de::DeserializeOwned>(file: &str) -> T {
 }
 
 /// A job whose training step also gives the squared norm of every parameter's gradient, as output `gradient 0` and so on.
-fn job_with_gradient_norms<D: Device>(run: &Run<'_>, device: &D) -> Job {
+fn job_with_gradient_norms<D: Backend>(run: &Run<'_>, device: &D) -> Job {
     let (network, recipe) = (network(run.model, run.settings), Recipe::new(run.samples, run.optimizer.clone()));
     Job::with_outputs(&network, recipe, device, |graph, updates| {
         for (index, (_, gradient)) in updates.iter().enumerate() {
@@ -122,7 +122,7 @@ struct Outcome {
 }
 
 /// Repeats a run within a part, in percent, of what it takes without a limit, and compares it with its file.
-fn check<D: Device>(device: &Arc<D>, percent: u64, file: &str, run: &Run<'_>, allowed: &Allowed) -> Outcome {
+fn check<D: Backend>(device: &Arc<D>, percent: u64, file: &str, run: &Run<'_>, allowed: &Allowed) -> Outcome {
     let fixture: Fixture = read(file);
     let job = job_with_gradient_norms(run, &**device);
     let names: Vec<String> =
@@ -183,7 +183,7 @@ fn check_images(model: &str, file: &str, dropout: bool) {
     check_images_on(&device(2, Emulation::default()), 100, model, file, dropout);
 }
 
-fn check_images_on<D: Device>(device: &Arc<D>, percent: u64, model: &str, file: &str, dropout: bool) -> Outcome {
+fn check_images_on<D: Backend>(device: &Arc<D>, percent: u64, model: &str, file: &str, dropout: bool) -> Outcome {
     let images: Images = read(file);
     let mut settings = vec![("size", images.size as f64)];
     settings.extend(dropout.then_some(("dropout", 0.0)));
