@@ -27,6 +27,7 @@ pub(crate) fn device(threads: usize, emulation: Emulation) -> Arc<HostDevice> {
 
 /// The adapter that the environment names; none where there is none, which in continuous integration is a failure.
 #[cfg(feature = "wgpu")]
+#[expect(clippy::print_stderr, reason = "what a test prints is for the person who runs it")]
 pub(crate) fn adapter() -> Option<Arc<tensile_wgpu::WgpuDevice>> {
     use tensile_wgpu::{AdapterChoice, AdapterError, OpenError, WgpuDevice, WgpuOptions};
     let adapter = AdapterChoice::from_env().unwrap();

@@ -272,7 +272,7 @@ pub struct HostDeviceArena(Arc<Memory>);
 
 /// Host memory of one job: ordinary memory, or a file. Other backends whose host memory is not page-locked use it too.
 ///
-/// What threads do with it at one time must not conflict, see [`Device`](crate::Device).
+/// What threads do with it at one time must not conflict, see [`Device`].
 #[derive(Clone, Debug)]
 pub struct HostArena(Arc<Store>);
 
