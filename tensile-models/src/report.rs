@@ -126,6 +126,7 @@ impl Report {
             rows.extend([
                 ("adapter", adapter.name.clone()),
                 ("driver", adapter.driver.clone()),
+                ("kernels", adapter.kernels.to_owned()),
                 ("self-test", adapter.self_test.clone()),
                 ("staging on the host", bytes(adapter.staging_bytes)),
             ]);

@@ -73,6 +73,7 @@ fn half_the_memory_gives_the_same_losses() {
     assert_eq!(limited["stall_ns"], Value::Null, "ops were not timed");
     let adapter = &limited["adapter"];
     assert!(adapter["name"].is_string() && adapter["driver"].is_string(), "{adapter}");
+    assert!(adapter["kernels"].is_string(), "{adapter}");
     assert!(adapter["self_test"].as_str().unwrap().starts_with("passed"), "{adapter}");
     assert!(adapter["staging_bytes"].as_u64() <= Some(tensile_wgpu::MOST_STAGING.0), "{adapter}");
     // The host device computes the same, but for rounding.

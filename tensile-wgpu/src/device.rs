@@ -268,6 +268,11 @@ impl WgpuDevice {
         &self.0.self_test
     }
 
+    /// Which kernels products and reductions get, by the kind of adapter: results are the same only where they are.
+    pub fn kernels(&self) -> &'static str {
+        if self.0.core.gpu.caps.software { "blocks in registers" } else { "tiles in workgroup memory" }
+    }
+
     /// Bytes of all device arenas.
     pub fn device_bytes(&self) -> Bytes {
         Bytes(self.0.device_ledger.used())

@@ -51,6 +51,8 @@ pub struct AdapterReport {
     pub name: String,
     /// Name and version of its driver.
     pub driver: String,
+    /// Which kind of kernels it gets.
+    pub kernels: &'static str,
     /// What it was tested for when it was opened.
     pub self_test: String,
     /// Host memory that copies pass through, beside the host arena.

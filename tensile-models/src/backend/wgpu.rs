@@ -45,6 +45,7 @@ impl Backend for WgpuDevice {
         Some(AdapterReport {
             name: adapter.name.clone(),
             driver: adapter.driver.clone(),
+            kernels: self.kernels(),
             self_test: self.self_test().to_string(),
             staging_bytes: self.staging_bytes().0,
         })
