@@ -62,4 +62,6 @@ reports! {
     c25_memory_does_not_fall_to_pieces();
     c27_c35_shapes_take_turns_and_memory_stays_flat(held);
     c32_the_host_has_a_budget_too();
+    c33_forwards_leave_nothing_behind(held);
+    c37_only_what_the_backward_needs_is_kept();
 }

@@ -424,6 +424,54 @@ pub fn c27_c35_shapes_take_turns_and_memory_stays_flat<D: Device>(device: &Arc<D
     assert!(train_all(bottom.midpoint(plain), 10) == expected, "a budget changes the bits");
 }
 
+/// Forward passes whose results nobody differentiates leave nothing behind (tracel-ai/burn#2743).
+pub fn c33_forwards_leave_nothing_behind<D: Device>(device: &Arc<D>, held: impl Fn() -> u64) {
+    let optimizer = Optimizer::adam();
+    let graph = classifier_of(Graph::new(), None, [4, 1, 8, 8]).unwrap_or_else(|error| panic!("{error}"));
+    let step = Arc::new(lower(&graph, &**device).unwrap_or_else(|error| panic!("{error}")));
+    let compiled = compile(&step, &keep_all(&step.trace), &limits(device, Bytes::MAX));
+    let mut executor = executor(device, &compiled, ExecutorOptions { profile: false, poison: false });
+    let mut seen = Vec::new();
+    for pass in 0..500u64 {
+        executor.step(&compiled, feed(pass, &optimizer)).expect("a step");
+        if pass % 100 == 99 {
+            seen.push((held(), executor.arena_bytes(), executor.host_bytes()));
+        }
+    }
+    assert!(seen[1..].windows(2).all(|pair| pair[0] == pair[1]), "{seen:?}");
+}
+
+/// What the forward pass keeps for the backward pass is what that needs, counted by hand (huggingface/candle#1241).
+pub fn c37_only_what_the_backward_needs_is_kept<D: Device>(device: &Arc<D>) {
+    let (batch, width, layers) = (32, 64, 8);
+    let graph = built(|graph| {
+        let mut x = graph.input("x", TensorType::f32([batch, width]))?;
+        let labels = graph.input("labels", TensorType::i32([batch]))?;
+        for layer in 0..layers {
+            x = linear(graph, x, &format!("layer{layer}"), width)?;
+            x = graph.relu(x)?;
+        }
+        let logits = linear(graph, x, "head", 4)?;
+        let loss = graph.softmax_cross_entropy(logits, labels)?;
+        graph.output("loss", loss)?;
+        train(graph, loss, &Optimizer::sgd(0.0)).map(|_| ())
+    });
+    let step = lower(&graph, &**device).unwrap_or_else(|error| panic!("{error}"));
+    let (tensors, ops) = (step.trace.tensors(), step.trace.ops());
+    let is_gradient = |id: &TensorId| tensors[id.index()].role == tensile_sched::Role::Gradient;
+    let backward = ops.iter().position(|op| op.writes.iter().any(is_gradient)).expect("there is a backward pass");
+    let kept = tensors.iter().enumerate().filter(|(index, tensor)| {
+        let id = TensorId::from_index(*index);
+        let made = ops[..backward].iter().any(|op| op.writes.contains(&id));
+        let used = ops[backward..].iter().any(|op| op.reads.contains(&id));
+        !tensor.role.is_persistent() && used && (made || tensor.role == tensile_sched::Role::Input)
+    });
+    let kept: u64 = kept.map(|(_, tensor)| tensor.bytes.0).sum();
+    // The input and every layer's output, for the gradients of the weights and, of the outputs' signs, of ReLU; logits, labels and the learning rate.
+    let needed = 4 * (batch * width * (layers + 1) + batch * 4 + batch) as u64;
+    assert!(kept <= needed * 11 / 10, "{kept} bytes kept, {needed} needed");
+}
+
 /// A host that has no room for what leaves the device: the step is recomputed, or refused with figures before it begins (deepspeedai/DeepSpeed#4867).
 pub fn c32_the_host_has_a_budget_too<D: Device>(device: &Arc<D>) {
     let optimizer = Optimizer::sgd(0.0);
