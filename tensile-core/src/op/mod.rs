@@ -3,7 +3,8 @@
 //! # Adding an op
 //!
 //! Write `op/NAME.rs` with a struct that holds the attributes and implements [`OpDef`], and builder methods on
-//! [`Graph`](crate::graph::Graph); add one variant to [`Op`]. A backend then lacks one kernel, and its compiler says so.
+//! [`Graph`](crate::graph::Graph); add one variant to [`Op`]. A backend then lacks one kernel, and refuses the op by its name;
+//! a case in the conformance suite, which has to have every op, says so.
 //! An op of your own needs no variant: wrap it in [`Op::Custom`]; it runs on the host device.
 
 pub mod adam;
