@@ -137,7 +137,7 @@ pub fn find(name: &str) -> Option<Box<dyn Planner>> {
 /// A policy that decides what stays on the device, what is swapped and what is recomputed.
 ///
 /// Planners are pure: no clock, no files, no randomness; equal input gives equal output.
-pub trait Planner {
+pub trait Planner: Send + Sync {
     /// Short name, as used on the command line.
     fn name(&self) -> &'static str;
 
