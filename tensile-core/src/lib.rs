@@ -11,6 +11,7 @@ pub mod exec;
 pub mod grad;
 pub mod graph;
 mod kernel;
+pub mod latency;
 pub mod nn;
 pub mod op;
 pub mod optim;

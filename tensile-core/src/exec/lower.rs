@@ -2,10 +2,11 @@
 
 use petgraph::Direction;
 use petgraph::visit::EdgeRef;
-use tensile_sched::{Bytes, InPlace, Nanos, Role, Tensor, TensorId, Trace};
+use tensile_sched::{Bytes, InPlace, Role, Tensor, TensorId, Trace};
 
-use crate::device::{Device, DeviceInfo};
+use crate::device::Device;
 use crate::graph::{Graph, GraphError, Node, OpNode, Persistent, Phase, Value};
+use crate::latency::Roofline;
 use crate::op::{Cost, Op};
 use crate::tensor::TensorType;
 
@@ -105,12 +106,6 @@ pub fn lower<D: Device>(graph: &Graph, device: &D) -> Result<Step, GraphError> {
         outputs,
         costs,
     })
-}
-
-/// Latency of an op by a roofline: the larger of arithmetic and memory time, at least a launch.
-pub fn roofline(info: &DeviceInfo, cost: Cost) -> Nanos {
-    let seconds = (cost.flops / info.flops_per_s).max(cost.bytes / info.bytes_per_s).max(info.launch_s);
-    Nanos((seconds * 1e9).ceil() as u64)
 }
 
 /// Outputs with a storage of their own each: a copy is added where it is a source's or another output's.
@@ -250,7 +245,7 @@ impl<'a, D: Device> Lowering<'a, D> {
             writes,
             updates,
             workspace: Bytes(workspace),
-            latency: roofline(self.device.info(), cost),
+            latency: Roofline::new(self.device.info()).time(cost),
             replayable: def.replayable(),
             in_place,
         });

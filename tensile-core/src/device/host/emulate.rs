@@ -12,7 +12,7 @@ use super::stream::Command;
 pub struct Emulation {
     /// Random pauses before and after kernels and copies, so that work that is not ordered runs in many orders.
     pub delays: Option<Delays>,
-    /// A virtual clock with copies over this link: events carry times computed from predicted kernel times ([`roofline`](crate::exec::lower::roofline)
+    /// A virtual clock with copies over this link: events carry times computed from predicted kernel times ([`Roofline`](crate::latency::Roofline)
     /// with the device's rates) and this link, each stream's work following the other's and the events it waits for. The times do not depend on how
     /// fast the machine is. The link must be full duplex without slowdown of kernels or copies.
     pub virtual_link: Option<Link>,

@@ -17,6 +17,7 @@ use super::store::Store;
 use super::{REGION_ALIGNMENT, Shared};
 use crate::device::recording::{Outcome, Recording};
 use crate::device::{DeviceError, OpCall, Region};
+use crate::latency::Roofline;
 use crate::op::Op;
 use crate::tensor::TensorType;
 
@@ -280,7 +281,7 @@ fn run_kernel(kernel: &Kernel, shared: &Shared, inject: Option<Injected>) -> Res
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| failed(panic_message(panic.as_ref())))?;
     let types = |args: &[(Region, TensorType)]| args.iter().map(|(_, ty)| ty.clone()).collect::<Vec<_>>();
     Ok(shared.virtual_time(|info| {
-        crate::exec::lower::roofline(info, kernel.op.def().cost(&types(&kernel.inputs), &types(&kernel.outputs)))
+        Roofline::new(info).time(kernel.op.def().cost(&types(&kernel.inputs), &types(&kernel.outputs)))
     }))
 }
 
