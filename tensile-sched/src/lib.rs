@@ -53,6 +53,7 @@
 //! | add waits between lanes | [`sync`](mod@sync) | [`Synced`] |
 //! | prove | [`check`](mod@check), [`verify`](mod@verify) | [`CheckReport`] |
 //! | predict | [`simulate`](mod@simulate) | [`Simulation`] |
+//! | divide a device among jobs | [`share`] | budgets |
 //! | show | [`text`], [`timeline`] | text, drawings, reasons, lanes over time |
 //!
 //! [`text::residency`] draws where tensors are, instruction by instruction. Here a weight is given up while it is not needed, for its host copy is valid, and
@@ -87,6 +88,7 @@ pub mod liveness;
 pub mod optimal;
 pub mod planner;
 pub mod program;
+pub mod share;
 pub mod simulate;
 #[cfg(feature = "proptest")]
 pub mod strategy;
@@ -114,6 +116,7 @@ pub use liveness::Liveness;
 pub use optimal::{Optimal, OptimalError, optimal};
 pub use planner::{Effort, FrontierPoint, Infeasible, Planned, Planner, Tensile, frontier, least_memory};
 pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
+pub use share::{Claim, Curve, CurveError, Division, ShareError, divide, weighted_slowdown};
 pub use simulate::{Simulation, Span, Stall, simulate};
 pub use sync::sync;
 pub use trace::{InPlace, Op, Role, Tensor, Trace, TraceError};

@@ -52,6 +52,23 @@ impl Link {
         copy_slowdown: 1.0,
     };
 
+    /// What is left to each of `n` jobs that copy all the time: an `n`-th of the rates, everything else as it is. `n` of zero counts as one.
+    ///
+    /// This is for latencies as they are beside the other jobs. Jobs that share the kernels' time too are slowed down alike in both, so a step planned with the latencies that it has
+    /// alone takes the whole link.
+    ///
+    /// ```
+    /// use tensile_sched::{Bytes, Link};
+    ///
+    /// let third = Link::PCIE3_X16.shared(3);
+    /// assert_eq!((third.out_bytes_per_s, third.in_bytes_per_s, third.latency), (4e9, 4e9, Link::PCIE3_X16.latency));
+    /// assert_eq!(Link::INFINITE.shared(3), Link::INFINITE);
+    /// ```
+    pub fn shared(&self, n: usize) -> Self {
+        let n = n.max(1) as f64;
+        Self { out_bytes_per_s: self.out_bytes_per_s / n, in_bytes_per_s: self.in_bytes_per_s / n, ..*self }
+    }
+
     /// Time to copy `bytes` to the host, rounded up.
     pub fn out_time(&self, bytes: Bytes) -> Nanos {
         self.latency.saturating_add(transfer(bytes, self.out_bytes_per_s))
