@@ -165,7 +165,8 @@ fn train(fraction: f64, steps: u64) -> anyhow::Result<Outcome> {
     let full = NoEviction.plan(&job.train.trace, &unlimited)?.report.arena;
     let budget = Bytes((full.0 as f64 * fraction) as u64);
     let limits = device.info().limits(budget);
-    let mut trainer = Trainer::new(device, job, &Tensile::default(), limits, ExecutorOptions::default(), 1)?;
+    let planner = Tensile::default();
+    let mut trainer = Trainer::new(device, job, &planner, limits, ExecutorOptions::default(), 1)?;
 
     let data = data::open("digits", &*network, 1)?;
     let mut loader = Loader::new(Arc::clone(&data.train), 64, 1, Position::default())?;

@@ -1,15 +1,19 @@
-//! A job: a network's training and evaluation steps for one batch size, ready to be planned.
+//! A job: a network's training and evaluation steps, ready to be planned; training has one for each shape that its batches have.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use clap::ValueEnum;
+use lru::LruCache;
+use serde::Deserialize;
 use tensile_core::Device;
 use tensile_core::exec::{Named, Step, lower};
 use tensile_core::graph::{Graph, GraphError, Value};
 use tensile_core::nn::{Mode, Net};
 use tensile_core::optim::{self, Optimizer};
 
-use crate::data::Batch;
-use crate::zoo::{IGNORED, Network};
+use crate::data::{Batch, BatchShape, Batching, LastBatch};
+use crate::zoo::{IGNORED, Network, Task};
 
 /// Output of steps: the mean loss of the labels that count, `f32[]`; NaN if none does.
 pub const LOSS: &str = "loss";
@@ -23,6 +27,19 @@ pub const GRAD_NORM: &str = "grad_norm";
 /// Output of training steps whose optimizer clips or skips: `f32[2]`; the second number is 0 if the step was skipped.
 pub const GATE: &str = "gate";
 
+/// What is done in a step whose loss or gradients are not finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nonfinite {
+    /// Nothing is updated, and training ends.
+    Stop,
+    /// Nothing is updated.
+    Skip,
+    /// As in any other step.
+    #[default]
+    Continue,
+}
+
 /// How a network is trained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
@@ -32,12 +49,28 @@ pub struct Recipe {
     pub accumulate: usize,
     /// What updates the parameters.
     pub optimizer: Optimizer,
+    /// What becomes of the samples at the end of an epoch that are too few for an update.
+    pub last_batch: LastBatch,
+    /// Lengths of texts; see [`Batching::lengths`].
+    pub lengths: Vec<usize>,
 }
 
 impl Recipe {
-    /// An update after each batch.
+    /// An update after each batch; all batches have one shape.
     pub fn new(batch: usize, optimizer: Optimizer) -> Self {
-        Self { batch, accumulate: 1, optimizer }
+        Self { batch, accumulate: 1, optimizer, last_batch: LastBatch::Drop, lengths: Vec::new() }
+    }
+
+    /// How samples become what an update is made from.
+    pub fn batching(&self) -> Batching {
+        Batching { samples: self.samples_per_step(), last: self.last_batch, lengths: self.lengths.clone() }
+    }
+
+    /// Samples in a micro-batch, and micro-batches, of an update from `samples` samples: as few of them as there can be with equally many samples each, so
+    /// that the mean of their losses is the mean over the samples.
+    fn parts(&self, samples: usize) -> [usize; 2] {
+        let batch = (1..=self.batch.min(samples)).rev().find(|batch| samples.is_multiple_of(*batch)).unwrap_or(1);
+        [batch, (samples / batch).max(1)]
     }
 
     /// Samples that one update is made from.
@@ -54,14 +87,14 @@ pub struct Job {
     pub network: Arc<dyn Network>,
     /// How.
     pub recipe: Recipe,
-    /// Forward, backward, updates.
+    /// Forward, backward, updates, for the largest shape that batches have.
     pub train: Arc<Step>,
     /// Forward only, as in evaluation: running statistics, no dropout.
     pub eval: Arc<Step>,
 }
 
 impl Job {
-    /// Builds both steps of a network.
+    /// Builds both steps of a network; that of training is for the largest batches.
     ///
     /// # Errors
     /// [`GraphError`] if the network does not take its own task's inputs (images of this size, say), or the device lacks a kernel.
@@ -69,7 +102,8 @@ impl Job {
         Self::with_outputs(network, recipe, device, |_, _| Ok(()))
     }
 
-    /// As [`new`](Self::new), with more outputs in the training step: `more` gets its graph and each parameter with its gradient.
+    /// As [`new`](Self::new), with more outputs in the training step: `more` gets its graph and each parameter with its gradient. Steps for
+    /// other shapes do not have them.
     ///
     /// # Errors
     /// As [`new`](Self::new), and those of `more`.
@@ -79,26 +113,78 @@ impl Job {
         device: &D,
         more: impl FnOnce(&mut Graph, &[(Value, Value)]) -> Result<(), GraphError>,
     ) -> Result<Self, GraphError> {
-        let Recipe { batch, accumulate, ref optimizer } = recipe;
-        let mut graph = Graph::new();
-        let trained = optim::train_accumulated(&mut graph, accumulate, optimizer, |graph, index| {
-            let part = (accumulate > 1).then_some(index);
-            Ok(loss(graph, &**network, batch, part, Mode::Train)?.1)
-        })?;
-        graph.output(LOSS, trained.loss)?;
-        for (name, value) in [(GRAD_NORM, trained.grad_norm), (GATE, trained.gate)] {
-            if let Some(value) = value {
-                graph.output(name, value)?;
-            }
-        }
-        more(&mut graph, &trained.updates)?;
-        let eval = evaluation(graph.sibling(), &**network, batch)?;
+        let shape = recipe.batching().largest(&network.task());
+        let graph = training(&**network, &recipe, &shape, more)?;
+        let eval = evaluation(graph.sibling(), &**network, recipe.batch)?;
         Ok(Self {
             network: Arc::clone(network),
             train: Arc::new(lower(&graph, device)?),
             eval: Arc::new(lower(&eval, device)?),
             recipe,
         })
+    }
+
+    /// The shape of batches that [`train`](Self::train) is for.
+    pub fn shape(&self) -> BatchShape {
+        self.recipe.batching().largest(&self.network.task())
+    }
+
+    /// The training step for batches of any shape.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn step_for<D: Device>(&self, shape: &BatchShape, device: &D) -> Result<Arc<Step>, GraphError> {
+        if *shape == self.shape() {
+            return Ok(Arc::clone(&self.train));
+        }
+        let graph = training(&*self.network, &self.recipe, shape, |_, _| Ok(()))?;
+        Ok(Arc::new(lower(&graph, device)?))
+    }
+}
+
+/// The training steps of a job for the shapes that come up: built when a shape comes first, and kept, but not too many: least recently used first out.
+#[derive(Debug)]
+pub struct Steps {
+    kept: LruCache<BatchShape, Arc<Step>>,
+    built: u64,
+}
+
+/// Shapes of batches whose steps and programs are kept beside the main ones.
+pub const MOST_SHAPES: NonZeroUsize = NonZeroUsize::new(16).expect("above zero");
+
+impl Default for Steps {
+    /// Keeps [`MOST_SHAPES`].
+    fn default() -> Self {
+        Self::new(MOST_SHAPES)
+    }
+}
+
+impl Steps {
+    /// Keeps at most so many steps.
+    pub fn new(most: NonZeroUsize) -> Self {
+        Self { kept: LruCache::new(most), built: 0 }
+    }
+
+    /// The step for batches of a shape.
+    ///
+    /// # Errors
+    /// As [`Job::step_for`].
+    pub fn get<D: Device>(&mut self, job: &Job, shape: &BatchShape, device: &D) -> Result<Arc<Step>, GraphError> {
+        if *shape == job.shape() {
+            return Ok(Arc::clone(&job.train));
+        }
+        if let Some(step) = self.kept.get(shape) {
+            return Ok(Arc::clone(step));
+        }
+        let step = job.step_for(shape, device)?;
+        self.built += 1;
+        self.kept.put(shape.clone(), Arc::clone(&step));
+        Ok(step)
+    }
+
+    /// Steps built so far.
+    pub fn built(&self) -> u64 {
+        self.built
     }
 }
 
@@ -123,7 +209,7 @@ impl Inference {
     pub fn new<D: Device>(network: &Arc<dyn Network>, batch: usize, device: &D) -> Result<Self, GraphError> {
         let eval = evaluation(Graph::new(), &**network, batch)?;
         let mut predict = eval.sibling();
-        let (logits, _) = logits(&mut predict, &**network, batch, None, Mode::Eval)?;
+        let (logits, _) = logits(&mut predict, &**network, &network.task(), batch, None, Mode::Eval)?;
         predict.output(LOGITS, logits)?;
         Ok(Self {
             batch,
@@ -134,9 +220,32 @@ impl Inference {
     }
 }
 
+/// The training step for batches of a shape. All of a network have the same persistent tensors.
+fn training(
+    network: &dyn Network,
+    recipe: &Recipe,
+    shape: &BatchShape,
+    more: impl FnOnce(&mut Graph, &[(Value, Value)]) -> Result<(), GraphError>,
+) -> Result<Graph, GraphError> {
+    let [batch, n_parts] = recipe.parts(shape.samples);
+    let mut graph = Graph::new();
+    let trained = optim::train_accumulated(&mut graph, n_parts, &recipe.optimizer, |graph, index| {
+        let part = (n_parts > 1).then_some(index);
+        Ok(loss(graph, network, &shape.task, batch, part, Mode::Train)?.1)
+    })?;
+    graph.output(LOSS, trained.loss)?;
+    for (name, value) in [(GRAD_NORM, trained.grad_norm), (GATE, trained.gate)] {
+        if let Some(value) = value {
+            graph.output(name, value)?;
+        }
+    }
+    more(&mut graph, &trained.updates)?;
+    Ok(graph)
+}
+
 /// The evaluation step, in a graph that has the persistent tensors at most.
 fn evaluation(mut graph: Graph, network: &dyn Network, batch: usize) -> Result<Graph, GraphError> {
-    let ((logits, labels), loss) = loss(&mut graph, network, batch, None, Mode::Eval)?;
+    let ((logits, labels), loss) = loss(&mut graph, network, &network.task(), batch, None, Mode::Eval)?;
     graph.output(LOSS, loss)?;
     let correct = graph.count_correct(logits, labels)?;
     graph.output(CORRECT, correct)?;
@@ -152,11 +261,11 @@ fn input_name(field: &str, part: Option<usize>) -> String {
 fn logits(
     graph: &mut Graph,
     network: &dyn Network,
+    task: &Task,
     batch: usize,
     part: Option<usize>,
     mode: Mode,
 ) -> Result<(Value, usize), GraphError> {
-    let task = network.task();
     let inputs = task
         .fields()
         .iter()
@@ -170,12 +279,13 @@ fn logits(
 fn loss(
     graph: &mut Graph,
     network: &dyn Network,
+    task: &Task,
     batch: usize,
     part: Option<usize>,
     mode: Mode,
 ) -> Result<((Value, Value), Value), GraphError> {
-    let (logits, rows) = logits(graph, network, batch, part, mode)?;
-    let field = network.task().labels();
+    let (logits, rows) = logits(graph, network, task, batch, part, mode)?;
+    let field = task.labels();
     let labels = graph.input(&input_name(field.name, part), field.batched(batch))?;
     let labels = graph.reshape(labels, [rows])?;
     let loss = graph.softmax_cross_entropy_ignoring(logits, labels, IGNORED)?;

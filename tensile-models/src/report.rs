@@ -51,6 +51,8 @@ pub struct Report {
     pub step_ns: u64,
     /// Time of a step as the planner's simulator predicted it.
     pub predicted_step_ns: u64,
+    /// Programs planned: of the main training step, of evaluation, and of training steps for other shapes of batches.
+    pub plans: u64,
     /// Resident memory of the process at the end, if the system tells.
     pub resident_bytes: Option<u64>,
     /// The adapter; absent on the host device.
@@ -65,7 +67,7 @@ impl Report {
     /// [`TrainError::Exec`] if work in flight fails.
     pub fn new<D: Backend>(
         run: &str,
-        trainer: &mut Trainer<D>,
+        trainer: &mut Trainer<'_, D>,
         before: Bytes,
         budget: Budget,
         budget_bytes: Bytes,
@@ -97,6 +99,7 @@ impl Report {
             stall_ns: trainer.times_ops().then_some(stats.stall_time.0 / steps),
             step_ns: stats.step_time.0 / steps,
             predicted_step_ns: planned.simulation.step_time.0,
+            plans: trainer.plans(),
             resident_bytes: process_bytes("VmRSS:"),
             adapter: device.adapter(),
         })
@@ -120,6 +123,7 @@ impl Report {
             ("stall per step", self.stall_ns.map_or("-".to_owned(), |ns| Nanos(ns).to_string())),
             ("step time", Nanos(self.step_ns).to_string()),
             ("step time predicted", Nanos(self.predicted_step_ns).to_string()),
+            ("programs planned", self.plans.to_string()),
             ("resident memory of the process", self.resident_bytes.map_or("unknown".to_owned(), bytes)),
         ];
         if let Some(adapter) = &self.adapter {

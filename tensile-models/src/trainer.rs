@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lru::LruCache;
 use tensile_core::Device;
 use tensile_core::checkpoint::{self, CheckpointError, Contents};
 use tensile_core::device::DeviceError;
 use tensile_core::exec::{Compiled, ExecError, Executor, ExecutorOptions, Named, ProgramStats, StepResult, Ticket};
+use tensile_core::graph::GraphError;
 use tensile_core::nn;
 use tensile_core::optim::SCALARS;
 use tensile_sched::{Infeasible, Limits, Planner};
 
 use crate::backend::Backend;
-use crate::data::{Batch, DataError, Dataset, Position, each_batch};
-use crate::job::{CORRECT, Inference, Job, LOGITS, LOSS, fill};
+use crate::data::{Batch, BatchShape, DataError, Dataset, Position, each_batch};
+use crate::job::{CORRECT, GATE, GRAD_NORM, Inference, Job, LOGITS, LOSS, MOST_SHAPES, Nonfinite, Steps, fill};
 
 /// Why training could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,22 @@ pub enum TrainError {
     /// The training step does not fit the budget.
     #[error("the training step does not fit: {0}")]
     Plan(Infeasible),
+    /// The training step for batches of another shape does not fit the budget beside what the main one keeps on the device.
+    #[error("the training step for a batch of {shape} does not fit: {reason}; use a larger --budget")]
+    PlanShape {
+        /// The shape.
+        shape: BatchShape,
+        /// The floor and the budget.
+        reason: Infeasible,
+    },
+    /// There is no training step for batches of another shape.
+    #[error("no training step for a batch of {shape}: {reason}")]
+    Shape {
+        /// The shape.
+        shape: BatchShape,
+        /// Why.
+        reason: Box<GraphError>,
+    },
     /// The evaluation step does not fit the budget beside what training keeps on the device.
     #[error("the evaluation step does not fit: {0}")]
     PlanEval(Infeasible),
@@ -38,6 +56,18 @@ pub enum TrainError {
     /// Data could not be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A loss or gradients that are not finite, where that ends training.
+    #[error(
+        "step {step}: the loss is {loss} and the norm of the gradients {grad_norm}; the step changed nothing, and training stops (--nonfinite stop)"
+    )]
+    Nonfinite {
+        /// The step, from 1.
+        step: u64,
+        /// The loss.
+        loss: f32,
+        /// The norm.
+        grad_norm: f32,
+    },
     /// A checkpoint that this training cannot go on from.
     #[error("cannot resume from '{}': {reason}", path.display())]
     Resume {
@@ -62,10 +92,19 @@ pub struct Evaluation {
 /// One job on one device, with its memory, within a budget.
 ///
 /// Steps overlap: [`begin`](Self::begin) the next before you [`finish`](Self::finish) one, and copies of the next run beside the one before.
-pub struct Trainer<D: Backend> {
+///
+/// A batch of another shape than the job's main one has a step and a program of its own, made when the shape comes first, within the same limits and with
+/// the same tensors on the device between steps. The latest [`MOST_SHAPES`] are kept.
+pub struct Trainer<'p, D: Backend> {
     job: Job,
     train: Arc<Compiled>,
     eval: Arc<Compiled>,
+    steps_by_shape: Steps,
+    programs: LruCache<BatchShape, Arc<Compiled>>,
+    planner: &'p dyn Planner,
+    /// Those of every program but the main one: they give its boundary.
+    shared_limits: Limits,
+    plans: u64,
     executor: Executor<D>,
     /// Training steps begun.
     steps: u64,
@@ -73,7 +112,7 @@ pub struct Trainer<D: Backend> {
     times_ops: bool,
 }
 
-impl<D: Backend> Trainer<D> {
+impl<'p, D: Backend> Trainer<'p, D> {
     /// Plans the job's steps within `limits` and puts the parameters, drawn from `seed`, in place. Steps are profiled only on a device that times ops.
     ///
     /// # Errors
@@ -81,22 +120,35 @@ impl<D: Backend> Trainer<D> {
     pub fn new(
         device: Arc<D>,
         job: Job,
-        planner: &dyn Planner,
+        planner: &'p dyn Planner,
         limits: Limits,
         options: ExecutorOptions,
         seed: u64,
     ) -> Result<Self, TrainError> {
         let planned = planner.plan(&job.train.trace, &limits).map_err(TrainError::Plan)?;
-        let eval_limits = Limits { boundary: Some(planned.synced.layout().homes.clone()), ..limits.clone() };
-        let planned_eval = planner.plan(&job.eval.trace, &eval_limits).map_err(TrainError::PlanEval)?;
+        let shared_limits = Limits { boundary: Some(planned.synced.layout().homes.clone()), ..limits.clone() };
+        let planned_eval = planner.plan(&job.eval.trace, &shared_limits).map_err(TrainError::PlanEval)?;
         let train = Compiled::new(Arc::clone(&job.train), planned, limits)?;
-        let eval = Compiled::new(Arc::clone(&job.eval), planned_eval, eval_limits)?;
+        let eval = Compiled::new(Arc::clone(&job.eval), planned_eval, shared_limits.clone())?;
         let times_ops = options.profile && device.times_ops();
         let options = ExecutorOptions { profile: times_ops, ..options };
         let executor = Executor::new(device, &train, options, |persistent, first, bytes| {
             nn::init_part(persistent, seed, first, bytes);
         })?;
-        Ok(Self { job, train, eval, executor, steps: 0, seed, times_ops })
+        Ok(Self {
+            job,
+            train,
+            eval,
+            steps_by_shape: Steps::default(),
+            programs: LruCache::new(MOST_SHAPES),
+            planner,
+            shared_limits,
+            plans: 2,
+            executor,
+            steps: 0,
+            seed,
+            times_ops,
+        })
     }
 
     /// The job.
@@ -109,7 +161,39 @@ impl<D: Backend> Trainer<D> {
         self.times_ops
     }
 
-    /// The training program.
+    /// Programs planned so far: of the main training step, of evaluation, and of training steps for other shapes.
+    pub fn plans(&self) -> u64 {
+        self.plans
+    }
+
+    /// The training program for batches of a shape; planned if it is not at hand.
+    fn program_for(&mut self, shape: &BatchShape) -> Result<Arc<Compiled>, TrainError> {
+        if *shape == self.job.shape() {
+            return Ok(Arc::clone(&self.train));
+        }
+        if let Some(program) = self.programs.get(shape) {
+            return Ok(Arc::clone(program));
+        }
+        let step = self
+            .steps_by_shape
+            .get(&self.job, shape, &**self.executor.device())
+            .map_err(|reason| TrainError::Shape { shape: shape.clone(), reason: Box::new(reason) })?;
+        let planned = self
+            .planner
+            .plan(&step.trace, &self.shared_limits)
+            .map_err(|reason| TrainError::PlanShape { shape: shape.clone(), reason })?;
+        self.plans += 1;
+        let program = Compiled::new(step, planned, self.shared_limits.clone())?;
+        self.programs.put(shape.clone(), Arc::clone(&program));
+        Ok(program)
+    }
+
+    /// Programs at hand for batches of other shapes than the main one, that used last first.
+    pub fn other_programs(&self) -> impl Iterator<Item = (&BatchShape, &Arc<Compiled>)> {
+        self.programs.iter()
+    }
+
+    /// The main training program.
     pub fn train_program(&self) -> &Arc<Compiled> {
         &self.train
     }
@@ -119,19 +203,21 @@ impl<D: Backend> Trainer<D> {
         &mut self.executor
     }
 
-    /// What the training program has done so far.
+    /// What the main training program has done so far.
     pub fn stats(&self) -> Option<&ProgramStats> {
         self.executor.stats(&self.train)
     }
 
-    /// Begins a training step at learning rate `lr` on a batch of as many samples as the recipe's [`samples_per_step`](crate::job::Recipe::samples_per_step).
+    /// Begins a training step at learning rate `lr`, that for the batch's shape.
     ///
     /// # Errors
-    /// [`TrainError::Exec`]; among others if two steps are in flight.
+    /// [`TrainError::Exec`]; among others if two steps are in flight. [`TrainError::Shape`], [`TrainError::PlanShape`] if there is no step for such a batch, or none
+    /// within the budget.
     pub fn begin(&mut self, batch: &Batch, lr: f64) -> Result<Ticket, TrainError> {
         let scalars = self.job.recipe.optimizer.scalars(self.steps, lr);
         let random = nn::random_value(self.seed, self.steps);
-        let ticket = self.executor.begin(&self.train, |input: &Named, bytes: &mut [u8]| match input.name.as_str() {
+        let program = self.program_for(batch.shape())?;
+        let ticket = self.executor.begin(&program, |input: &Named, bytes: &mut [u8]| match input.name.as_str() {
             SCALARS => bytes.copy_from_slice(bytemuck::cast_slice(&scalars)),
             nn::RANDOM => bytes.copy_from_slice(bytemuck::cast_slice(&random)),
             _ => fill(batch, input, bytes),
@@ -224,6 +310,19 @@ impl<D: Backend> Trainer<D> {
         self.steps = steps;
         Ok(Position { epoch, batch })
     }
+}
+
+/// The loss of a training step, which counts from 0.
+///
+/// # Errors
+/// [`TrainError::Nonfinite`] if that is to stop training and the step's gate was shut.
+pub fn loss_of(result: &StepResult, step: u64, nonfinite: Nonfinite) -> Result<f32, TrainError> {
+    let loss = result.scalar(LOSS);
+    let is_shut = result.output(GATE).is_some_and(|gate| gate.f32s()[1] == 0.0);
+    if nonfinite == Nonfinite::Stop && is_shut {
+        return Err(TrainError::Nonfinite { step: step + 1, loss, grad_norm: result.scalar(GRAD_NORM) });
+    }
+    Ok(loss)
 }
 
 /// Names under which a checkpoint tells where training is.

@@ -181,13 +181,56 @@ fn updates_are_made_as_asked() {
     let frozen = losses(&["--group", "*:lr=0", "--seed", "4"]);
     assert!(frozen.iter().all(|loss| (loss - frozen[0]).abs() < 0.3), "{frozen:?}");
     // What becomes of it at this rate is not finite from the second step on; training ends all the same.
-    assert_eq!(losses(&["--lr", "1e30", "--skip-nonfinite"]).len(), 1);
+    assert_eq!(losses(&["--lr", "1e30", "--nonfinite", "skip"]).len(), 1);
     fails(1, &["train", "mlp", "--group", "fc9.*:lr=0"], &["fc9.*"]);
     fails(2, &["train", "mlp", "--group", "fc1.*:speed=2"], &["fc1.*:speed=2", "lr="]);
     fails(2, &["train", "mlp", "--clip-norm", "0"], &["--clip-norm 0"]);
     fails(2, &["train", "mlp", "--schedule", "sometimes"], &["--schedule", "sometimes", "cosine"]);
     fails(2, &["train", "mlp", "--accumulate", "0"], &["--accumulate"]);
     fails(2, &["train", "mlp", "--weight-decay=-1"], &["--weight-decay -1", "from 0"]);
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_training_if_asked_to() {
+    let folder = folder("nonfinite");
+    let dir = folder.to_str().unwrap();
+    let wild = ["train", "mlp", "--json", "--lr", "1e30", "--steps", "6", "--checkpoint", dir, "--every", "1"];
+    let with = |more: &[&'static str]| [&wild[..], more].concat();
+    // The first update makes the parameters huge, and so the second loss infinite.
+    fails(1, &with(&["--nonfinite", "stop"]), &["step 2", "loss is", "--nonfinite stop"]);
+    let steps = |more: &[&'static str]| -> Vec<Value> { succeeds(&with(more)).lines().map(json).collect() };
+    // What was saved is the state after the first step, which the second did not change.
+    let resumed = steps(&["--nonfinite", "skip", "--resume"]);
+    let whole = steps(&["--nonfinite", "skip"]);
+    assert_eq!(whole.len(), 6 + 1);
+    assert_eq!(
+        resumed[..5].iter().map(|line| &line["loss_bits"]).collect::<Vec<_>>(),
+        whole[1..6].iter().map(|line| &line["loss_bits"]).collect::<Vec<_>>()
+    );
+    assert_eq!(resumed[0]["step"], 2);
+    assert_eq!(steps(&[]).len(), 6 + 1);
+    fails(2, &["train", "mlp", "--nonfinite", "explode"], &["--nonfinite", "explode", "skip"]);
+}
+
+#[test]
+fn batches_may_have_several_shapes() {
+    let equal = |args: &[&str], steps: usize| {
+        let out = succeeds(&[&["train", "--budget", "50%", "--compare", "--json"], args].concat());
+        let lines: Vec<Value> = out.lines().map(json).collect();
+        assert_eq!(lines.last().unwrap()["losses_equal"], true, "{args:?}");
+        assert_eq!(lines.len(), 2 * steps + 1, "{args:?}");
+        lines.last().unwrap()["reports"][1].clone()
+    };
+    // 1437 samples: 22 batches of 64 and one of 29.
+    let report = equal(&["digit-cnn", "--epochs", "2", "--last-batch", "partial"], 46);
+    assert_eq!(report["plans"], 3);
+    equal(&["digit-cnn", "--epochs", "1", "--last-batch", "partial", "--batch", "50", "--accumulate", "2"], 15);
+    let small = "layers=1,width=32,context=64";
+    let report = equal(&["gpt-bytes", "--set", small, "--batch", "8", "--buckets", "16,32,64", "--steps", "20"], 20);
+    assert_eq!(report["plans"], 4);
+    fails(2, &["train", "gpt-bytes", "--buckets", "16,400"], &["--buckets", "400", "from 1 to 128"]);
+    fails(2, &["train", "mlp", "--buckets", "16"], &["--buckets", "images 1x8x8"]);
+    fails(2, &["train", "mlp", "--last-batch", "half"], &["--last-batch", "half", "partial"]);
 }
 
 #[test]

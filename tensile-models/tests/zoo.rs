@@ -54,7 +54,7 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(n_parameters("gcn", &[], ""), 594);
 }
 
-fn trainer(model: &str, settings: &[(&str, f64)], seed: u64) -> Trainer<HostDevice> {
+fn trainer(model: &str, settings: &[(&str, f64)], seed: u64) -> Trainer<'static, HostDevice> {
     let device = device(2, Emulation::default());
     let recipe = Recipe::new(2, Optimizer::sgd(0.0));
     let job = Job::new(&network(model, settings), recipe, &*device).unwrap();
@@ -63,7 +63,7 @@ fn trainer(model: &str, settings: &[(&str, f64)], seed: u64) -> Trainer<HostDevi
 }
 
 /// Parameters and buffers of a new model.
-fn state(trainer: &mut Trainer<HostDevice>) -> Vec<PersistentValue> {
+fn state(trainer: &mut Trainer<'_, HostDevice>) -> Vec<PersistentValue> {
     let mut state = trainer.executor().state().unwrap();
     state.retain(|value| matches!(value.persistent.role, Role::Parameter | Role::Buffer));
     state

@@ -1,5 +1,7 @@
 //! Samples side by side.
 
+use std::fmt;
+
 use tensile_core::tensor::DType;
 
 use crate::zoo::{Field, IGNORED, Task};
@@ -39,13 +41,28 @@ impl Column {
     }
 }
 
+/// What decides the types of a batch's inputs and labels, and so which step it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BatchShape {
+    /// Places for samples.
+    pub samples: usize,
+    /// What a sample is; texts may be shorter than the network's.
+    pub task: Task,
+}
+
+impl fmt::Display for BatchShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.samples, self.task)
+    }
+}
+
 /// Inputs and labels of some samples. Places that no sample fills have zeros, and labels that do not count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// One for each field of the task, with its name.
     columns: Vec<(Field, Column)>,
     labels: (Field, Vec<i32>),
-    batch: usize,
+    shape: BatchShape,
 }
 
 impl Batch {
@@ -60,13 +77,18 @@ impl Batch {
         Self {
             columns: task.fields().into_iter().map(column).collect(),
             labels: (labels, vec![IGNORED; n_labels]),
-            batch,
+            shape: BatchShape { samples: batch, task: task.clone() },
         }
     }
 
     /// Samples there is room for.
     pub fn capacity(&self) -> usize {
-        self.batch
+        self.shape.samples
+    }
+
+    /// Places and what is in them.
+    pub fn shape(&self) -> &BatchShape {
+        &self.shape
     }
 
     /// The place of one sample.
@@ -74,7 +96,7 @@ impl Batch {
     /// # Panics
     /// If there is no such place.
     pub fn sample(&mut self, place: usize) -> Sample<'_> {
-        assert!(place < self.batch, "place {place} of {}", self.batch);
+        assert!(place < self.shape.samples, "place {place} of {}", self.shape.samples);
         let inputs = self.columns.iter_mut().map(|(field, column)| {
             let n = field.shape.numel();
             match column {

@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use super::{Batch, DataError, Dataset, Draw, SplitMix};
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use super::{Batch, BatchShape, DataError, Dataset, Draw, SplitMix};
+use crate::zoo::Task;
 
 /// Batches that wait, made ahead.
 const AHEAD: usize = 2;
@@ -16,6 +20,104 @@ pub struct Position {
     pub epoch: u64,
     /// Batches of this epoch that have been seen.
     pub batch: u64,
+}
+
+impl Position {
+    /// The position that follows, with so many batches in an epoch.
+    #[must_use]
+    pub fn next(self, per_epoch: u64) -> Self {
+        if self.batch + 1 < per_epoch {
+            Self { batch: self.batch + 1, ..self }
+        } else {
+            Self { epoch: self.epoch + 1, batch: 0 }
+        }
+    }
+}
+
+/// What becomes of the samples at the end of an epoch that do not fill a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LastBatch {
+    /// They are left out; epochs differ in which.
+    #[default]
+    Drop,
+    /// They are a batch of fewer samples.
+    Partial,
+}
+
+/// How samples become batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Samples in a batch.
+    pub samples: usize,
+    /// What becomes of those left.
+    pub last: LastBatch,
+    /// Lengths of texts, of which each batch has one, drawn for it; none for the task's own.
+    pub lengths: Vec<usize>,
+}
+
+impl From<usize> for Batching {
+    /// Full batches of so many samples as they are.
+    fn from(samples: usize) -> Self {
+        Self { samples, last: LastBatch::Drop, lengths: Vec::new() }
+    }
+}
+
+impl Batching {
+    /// Batches of `data` in one epoch.
+    ///
+    /// # Errors
+    /// [`DataError::TooFew`] unless there is at least one; [`DataError::Lengths`] if the samples cannot have these lengths.
+    pub fn per_epoch(&self, data: &dyn Dataset) -> Result<u64, DataError> {
+        self.check_lengths(&data.task())?;
+        let samples = data.len();
+        let batches = match self.last {
+            LastBatch::Drop => samples.checked_div(self.samples),
+            LastBatch::Partial => (self.samples > 0).then(|| samples.div_ceil(self.samples)),
+        };
+        match batches {
+            None | Some(0) => Err(DataError::TooFew { split: "training", samples, batch: self.samples }),
+            Some(batches) => Ok(batches as u64),
+        }
+    }
+
+    /// The largest shape of a batch for a task.
+    pub fn largest(&self, task: &Task) -> BatchShape {
+        let task = self.lengths.iter().max().map_or_else(|| task.clone(), |&longest| task.with_length(longest));
+        BatchShape { samples: self.samples, task }
+    }
+
+    /// Whether samples of a task can have these lengths.
+    ///
+    /// # Errors
+    /// [`DataError::Lengths`].
+    pub fn check_lengths(&self, task: &Task) -> Result<(), DataError> {
+        let fault = |reason: String| Err(DataError::Lengths { reason });
+        let Some(most) = task.length() else {
+            return match self.lengths.as_slice() {
+                [] => Ok(()),
+                _ => fault(format!("only texts have lengths to choose from, and the model takes {task}")),
+            };
+        };
+        match self.lengths.iter().find(|length| !(1..=most).contains(*length)) {
+            Some(length) => {
+                fault(format!("{length} is no length for the model's texts; it takes from 1 to {most} tokens"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Shape of a batch of `samples` samples at a position.
+    fn shape(&self, task: &Task, samples: usize, seed: u64, at: Position) -> BatchShape {
+        let task = match self.lengths.as_slice() {
+            [] => task.clone(),
+            lengths => {
+                let bits = SplitMix::new(SplitMix::new(!seed, at.epoch).next_u64(), at.batch).next_u64();
+                task.with_length(lengths[(bits % lengths.len() as u64) as usize])
+            }
+        };
+        BatchShape { samples, task }
+    }
 }
 
 /// The order of samples: every epoch a new one, drawn from the seed.
@@ -44,8 +146,7 @@ impl Order {
     }
 }
 
-/// Training batches, made ahead on a thread of its own. What the batch at a position holds depends on data, seed and position alone. The rest of an epoch that
-/// does not fill a batch is left out.
+/// Training batches, made ahead on a thread of its own. What the batch at a position holds, and its shape, depend on data, batching, seed and position alone.
 #[derive(Debug)]
 pub struct Loader {
     position: Position,
@@ -56,32 +157,27 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Batches of `batch` samples, from a position on.
+    /// Batches from a position on.
     ///
     /// # Errors
-    /// [`DataError::TooFew`] unless there is at least one whole batch; [`DataError::Thread`].
-    pub fn new(data: Arc<dyn Dataset>, batch: usize, seed: u64, from: Position) -> Result<Self, DataError> {
-        let per_epoch = Self::count(&*data, batch)?;
+    /// As [`Batching::per_epoch`]; [`DataError::Thread`].
+    pub fn new(
+        data: Arc<dyn Dataset>,
+        batching: impl Into<Batching>,
+        seed: u64,
+        from: Position,
+    ) -> Result<Self, DataError> {
+        let batching = batching.into();
+        let per_epoch = batching.per_epoch(&*data)?;
         let position = Position { epoch: from.epoch + from.batch / per_epoch, batch: from.batch % per_epoch };
         let (send, batches) = sync_channel(AHEAD);
         let (used, returned) = channel();
+        let producer = Producer { data, batching, seed, per_epoch };
         let worker = std::thread::Builder::new()
             .name("tensile-data".to_owned())
-            .spawn(move || produce(&*data, batch, seed, position, &send, &returned))
+            .spawn(move || producer.run(position, &send, &returned))
             .map_err(DataError::Thread)?;
         Ok(Self { position, per_epoch, batches: Some(batches), used: Some(used), worker: Some(worker) })
-    }
-
-    /// Batches of `batch` samples in one epoch.
-    ///
-    /// # Errors
-    /// [`DataError::TooFew`] unless there is at least one.
-    pub fn count(data: &dyn Dataset, batch: usize) -> Result<u64, DataError> {
-        let samples = data.len();
-        if samples < batch || batch == 0 {
-            return Err(DataError::TooFew { split: "training", samples, batch });
-        }
-        Ok((samples / batch) as u64)
     }
 
     /// Batches in one epoch.
@@ -101,10 +197,7 @@ impl Loader {
     pub fn next_batch(&mut self) -> Result<Batch, DataError> {
         let batches = self.batches.as_ref().expect("there until dropped");
         let batch = batches.recv().map_err(|_| DataError::Stopped)??;
-        self.position.batch += 1;
-        if self.position.batch == self.per_epoch {
-            self.position = Position { epoch: self.position.epoch + 1, batch: 0 };
-        }
+        self.position = self.position.next(self.per_epoch);
         Ok(batch)
     }
 
@@ -126,31 +219,37 @@ impl Drop for Loader {
     }
 }
 
-/// What the worker does: until nobody listens, or a sample cannot be read.
-fn produce(
-    data: &dyn Dataset,
-    batch: usize,
+/// What the worker makes batches with.
+struct Producer {
+    data: Arc<dyn Dataset>,
+    batching: Batching,
     seed: u64,
-    from: Position,
-    send: &SyncSender<Result<Batch, DataError>>,
-    returned: &Receiver<Batch>,
-) {
-    let mut order = Order::new(data.len(), from.epoch, seed);
-    let mut next = from.batch as usize;
-    loop {
-        if (next + 1) * batch > order.samples.len() {
-            (order.epoch, next) = (order.epoch + 1, 0);
-            order.shuffle();
+    per_epoch: u64,
+}
+
+impl Producer {
+    /// Makes batches until nobody listens, or a sample cannot be read.
+    fn run(&self, from: Position, send: &SyncSender<Result<Batch, DataError>>, returned: &Receiver<Batch>) {
+        let task = self.data.task();
+        let mut order = Order::new(self.data.len(), from.epoch, self.seed);
+        let mut at = from;
+        loop {
+            if order.epoch != at.epoch {
+                order.epoch = at.epoch;
+                order.shuffle();
+            }
+            let rest = &order.samples[at.batch as usize * self.batching.samples..];
+            let indices = &rest[..rest.len().min(self.batching.samples)];
+            let shape = self.batching.shape(&task, indices.len(), self.seed, at);
+            let used = returned.try_recv().ok().filter(|used| *used.shape() == shape);
+            let buffer = used.unwrap_or_else(|| Batch::new(&shape.task, shape.samples));
+            let filled = fill(&*self.data, indices, buffer, |index| Draw::training(self.seed, at.epoch, index));
+            let failed = filled.is_err();
+            if send.send(filled).is_err() || failed {
+                return;
+            }
+            at = at.next(self.per_epoch);
         }
-        let indices = &order.samples[next * batch..][..batch];
-        let buffer = returned.try_recv().unwrap_or_else(|_| Batch::new(&data.task(), batch));
-        let draw = |index: usize| Draw::training(seed, order.epoch, index);
-        let filled = fill(data, indices, buffer, draw);
-        let failed = filled.is_err();
-        if send.send(filled).is_err() || failed {
-            return;
-        }
-        next += 1;
     }
 }
 
@@ -245,6 +344,55 @@ mod tests {
         }
         assert_eq!(loader.position(), Position { epoch: 1, batch: 1 });
         assert_eq!(loader.next_batch().unwrap(), all[4]);
+    }
+
+    #[test]
+    fn what_is_left_of_an_epoch_is_a_smaller_batch_if_asked_for() {
+        let batching = Batching { last: LastBatch::Partial, ..3.into() };
+        assert_eq!(batching.per_epoch(&Numbers(10)).unwrap(), 4);
+        let take = |from: Position, n: usize| -> Vec<Batch> {
+            let mut loader = Loader::new(Arc::new(Numbers(10)), batching.clone(), 7, from).unwrap();
+            (0..n).map(|_| loader.next_batch().unwrap()).collect()
+        };
+        let all = take(Position::default(), 8);
+        assert_eq!(all.iter().map(Batch::capacity).collect::<Vec<_>>(), [3, 3, 3, 1, 3, 3, 3, 1]);
+        for epoch in all.chunks(4) {
+            let mut seen: Vec<i32> = epoch.iter().flat_map(|batch| batch.labels().to_vec()).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..10).collect::<Vec<i32>>());
+        }
+        assert_eq!(take(Position { epoch: 0, batch: 3 }, 2), all[3..5]);
+        // Full batches are those there are without it.
+        assert_eq!(all[..3], batches(10, 3, Position::default(), 3));
+    }
+
+    #[test]
+    fn lengths_are_drawn_by_position() {
+        let data = crate::data::Synthetic::splits(Task::NextToken { context: 9 }, 7, 1).train;
+        let batching = Batching { lengths: vec![3, 5, 9], ..2.into() };
+        let take = |from: Position, n: usize| -> Vec<Batch> {
+            let mut loader = Loader::new(Arc::clone(&data), batching.clone(), 7, from).unwrap();
+            (0..n).map(|_| loader.next_batch().unwrap()).collect()
+        };
+        let all = take(Position::default(), 30);
+        for length in [3, 5, 9] {
+            let task = Task::NextToken { context: length };
+            let of_length = all.iter().filter(|batch| batch.shape().task == task);
+            assert!(of_length.clone().count() > 3, "{length}");
+            assert!(of_length.clone().all(|batch| batch.labels().len() == 2 * length));
+        }
+        assert_eq!(take(Position { epoch: 0, batch: 11 }, 4), all[11..15]);
+        let error = |lengths: &[usize], task: Task| {
+            Batching { lengths: lengths.to_vec(), ..2.into() }.check_lengths(&task).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error(&[3, 10], Task::NextToken { context: 9 }),
+            "cannot make batches: 10 is no length for the model's texts; it takes from 1 to 9 tokens"
+        );
+        assert_eq!(
+            error(&[3], Task::Images { shape: [1, 2, 2] }),
+            "cannot make batches: only texts have lengths to choose from, and the model takes images 1x2x2"
+        );
     }
 
     #[test]

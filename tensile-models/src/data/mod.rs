@@ -47,9 +47,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use augment::{Augment, Crop};
-pub use batch::{Batch, Column, Sample, Slot};
+pub use batch::{Batch, BatchShape, Column, Sample, Slot};
 pub use csv::CsvImages;
-pub use loader::{Loader, Position, each_batch};
+pub use loader::{Batching, LastBatch, Loader, Position, each_batch};
 pub use open::{Options, default_for, open, open_with};
 pub use random::SplitMix;
 pub use synthetic::Synthetic;
@@ -121,6 +121,12 @@ pub enum DataError {
         /// What was looked for.
         reason: String,
     },
+    /// Lengths that texts cannot have.
+    #[error("cannot make batches: {reason}")]
+    Lengths {
+        /// Why.
+        reason: String,
+    },
     /// Augmentation that the data cannot have.
     #[error("cannot augment: {reason}")]
     Augment {
@@ -173,7 +179,7 @@ pub trait Dataset: Debug + Send + Sync {
         self.len() == 0
     }
 
-    /// Writes sample `index`, every element of it.
+    /// Writes sample `index`, every element of it; of a text as many tokens as the place is for, up to the task's.
     ///
     /// # Errors
     /// [`DataError`] if it cannot be read.

@@ -63,10 +63,11 @@ impl Dataset for Synthetic {
                 }
                 sample.labels[0] = label as i32;
             }
-            Task::NextToken { context } => {
-                let mut tokens = vec![0; context + 1];
+            Task::NextToken { .. } => {
+                let length = sample.labels.len();
+                let mut tokens = vec![0; length + 1];
                 self.text(&mut noise, &mut tokens);
-                sample.i32(0).copy_from_slice(&tokens[..context]);
+                sample.i32(0).copy_from_slice(&tokens[..length]);
                 sample.labels.copy_from_slice(&tokens[1..]);
             }
             Task::MaskedToken { mask, .. } => {

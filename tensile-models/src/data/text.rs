@@ -82,10 +82,7 @@ impl Text {
 
 /// Tokens in a window.
 fn context(task: &Task) -> usize {
-    match *task {
-        Task::NextToken { context } | Task::MaskedToken { context, .. } => context,
-        _ => unreachable!("texts are for tasks on tokens"),
-    }
+    task.length().expect("texts are for tasks on tokens")
 }
 
 /// Bytes behind a window that are told.
@@ -109,7 +106,7 @@ impl Dataset for Text {
     fn sample(&self, index: usize, draw: Draw, mut sample: Sample<'_>) -> Result<(), DataError> {
         let mut random = SplitMix::new(draw.bits, 0);
         let window = self.window(index, draw, &mut random);
-        // Shorter by one than the window, if that has the token after the last.
+        // Shorter than the window, if that has the token after the last, or the place is for fewer.
         for (token, &byte) in sample.i32(0).iter_mut().zip(window) {
             *token = i32::from(byte);
         }

@@ -101,12 +101,13 @@ impl Bert {
     }
 
     fn embeddings(&self, net: &mut Net<'_>, tokens: Value) -> Result<(Value, Value), GraphError> {
-        let Sizes { width, context, positions, vocab, dropout, .. } = self.sizes;
+        let Sizes { width, positions, vocab, dropout, .. } = self.sizes;
+        let length = transformer::length(net.graph(), tokens, positions);
         let words = net.table("word_embeddings", [vocab, width], STD)?;
         let places = net.table("position_embeddings", [positions, width], STD)?;
         let types = net.table("token_type_embeddings", [TYPES, width], STD)?;
         let x = net.graph().embedding_padded(words, tokens, self.padding as i32)?;
-        let places = if context < positions { net.graph().slice(places, 0, 0, context)? } else { places };
+        let places = if length < positions { net.graph().slice(places, 0, 0, length)? } else { places };
         let first_type = net.graph().slice(types, 0, 0, 1)?;
         let rest = net.graph().add(places, first_type)?;
         let x = net.graph().add(x, rest)?;

@@ -51,11 +51,12 @@ impl Network for Gpt {
 
 impl Gpt {
     fn logits(&self, net: &mut Net<'_>, tokens: Value) -> Result<Value, GraphError> {
-        let Sizes { layers, width, context, positions, vocab, dropout, .. } = self.0;
+        let Sizes { layers, width, positions, vocab, dropout, .. } = self.0;
+        let length = transformer::length(net.graph(), tokens, positions);
         let words = net.table("wte", [vocab, width], STD)?;
         let places = net.table("wpe", [positions, width], STD)?;
         let x = net.graph().embedding(words, tokens)?;
-        let places = if context < positions { net.graph().slice(places, 0, 0, context)? } else { places };
+        let places = if length < positions { net.graph().slice(places, 0, 0, length)? } else { places };
         let x = net.graph().add(x, places)?;
         let mut x = net.dropout(x, dropout)?;
         for layer in 0..layers {

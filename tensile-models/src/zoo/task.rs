@@ -26,7 +26,7 @@ impl Field {
 }
 
 /// What a sample is, and what there is to tell of it. Labels are classes from 0 up; a label of [`IGNORED`] counts nowhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
     /// The class of an image: `images` f32[C, H, W]; one label.
     Images {
@@ -85,6 +85,25 @@ impl Task {
             Task::Nodes { nodes, .. } => [nodes].into(),
         };
         Field { name: "labels", dtype: DType::I32, shape }
+    }
+}
+
+impl Task {
+    /// Tokens in a sample, where samples are texts.
+    pub fn length(&self) -> Option<usize> {
+        match *self {
+            Task::NextToken { context } | Task::MaskedToken { context, .. } => Some(context),
+            Task::Images { .. } | Task::Nodes { .. } => None,
+        }
+    }
+
+    /// The same with texts of `length` tokens; as it is where samples are no texts.
+    pub fn with_length(&self, length: usize) -> Self {
+        match *self {
+            Task::NextToken { .. } => Task::NextToken { context: length },
+            Task::MaskedToken { mask, .. } => Task::MaskedToken { context: length, mask },
+            Task::Images { .. } | Task::Nodes { .. } => self.clone(),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What transformers have in common: their sizes.
 
+use tensile_core::graph::{Graph, Value};
+
 use super::{Setting, SettingError, Settings};
 
 /// Sizes of a transformer.
@@ -58,4 +60,9 @@ impl Sizes {
         }
         Ok(Self { layers, heads, width, context, positions, vocab, dropout: settings.number("dropout") as f32 })
     }
+}
+
+/// Tokens in each text of `tokens` i32[B, T]; as many as there are positions if that is no such tensor, for which the ops that follow have errors.
+pub(super) fn length(graph: &Graph, tokens: Value, positions: usize) -> usize {
+    graph.dims(tokens).get(1).copied().unwrap_or(positions)
 }

@@ -56,12 +56,12 @@ pub(crate) struct ClassAnswer {
 }
 
 /// A trainer that measures the latency of every op, if the device does.
-pub(crate) fn trainer<D: Backend>(
+pub(crate) fn trainer<'p, D: Backend>(
     device: &Arc<D>,
     job: &Job,
-    planner: &dyn Planner,
+    planner: &'p dyn Planner,
     limits: &Limits,
-) -> anyhow::Result<Trainer<D>> {
+) -> anyhow::Result<Trainer<'p, D>> {
     let options = ExecutorOptions { profile: true, ..ExecutorOptions::default() };
     Ok(Trainer::new(Arc::clone(device), job.clone(), planner, limits.clone(), options, 1)?)
 }
@@ -72,7 +72,11 @@ pub(crate) fn timed_steps(job: &Job, steps: usize) -> usize {
 }
 
 /// One step to warm up, then the timed ones.
-pub(crate) fn measure<D: Backend>(trainer: &mut Trainer<D>, data: &Splits, steps: usize) -> anyhow::Result<Measured> {
+pub(crate) fn measure<D: Backend>(
+    trainer: &mut Trainer<'_, D>,
+    data: &Splits,
+    steps: usize,
+) -> anyhow::Result<Measured> {
     let mut loader =
         Loader::new(Arc::clone(&data.train), trainer.job().recipe.samples_per_step(), 1, Position::default())?;
     let (mut losses, mut times, mut stall_ns) = (Vec::new(), Vec::new(), 0);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensile_models::backend::Choice;
 use tensile_models::budget::Budget;
-use tensile_models::data::Augment;
+use tensile_models::data::{Augment, LastBatch};
+use tensile_models::job::Nonfinite;
 use tensile_sched::Mode;
 
 /// Trains models that need more memory than the device has.
@@ -107,12 +108,18 @@ pub(crate) struct OptimizerArgs {
     /// Scale gradients down so that the norm of all of them together is at most this.
     #[arg(long, value_name = "NORM")]
     pub(crate) clip_norm: Option<f32>,
-    /// Leave everything as it is in steps whose loss or gradients are not finite.
-    #[arg(long)]
-    pub(crate) skip_nonfinite: bool,
+    /// What to do in a step whose loss or gradients are not finite: stop, skip it (leave everything as it is), or continue.
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    pub(crate) nonfinite: Nonfinite,
     /// Batches whose gradients are added up for one update.
     #[arg(long, default_value_t = 1, value_name = "BATCHES", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) accumulate: u16,
+    /// What becomes of the samples at the end of an epoch that are too few for an update: drop them, or make a smaller (partial) update from them.
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    pub(crate) last_batch: LastBatch,
+    /// Tokens in texts, separated by commas: each batch has one of these lengths, drawn from the seed. Default: as many as the model takes.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    pub(crate) buckets: Vec<usize>,
 }
 
 /// What `--group` says.

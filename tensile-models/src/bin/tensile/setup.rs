@@ -8,7 +8,7 @@ use tensile_core::Device;
 use tensile_core::optim::{Group, Optimizer, Rule, Select};
 use tensile_models::backend::{Backend, Choice, OpenOptions, Visitor, available_host_bytes};
 use tensile_models::budget::Budget;
-use tensile_models::job::{Inference, Job, Recipe};
+use tensile_models::job::{Inference, Job, Nonfinite, Recipe};
 use tensile_models::trainer::Predictor;
 use tensile_models::zoo::{self, Network, Task};
 use tensile_sched::baseline::NoEviction;
@@ -65,7 +65,8 @@ fn optimizer(args: &OptimizerArgs) -> Result<Optimizer, Failure> {
     if args.no_decay_on_vectors {
         optimizer = optimizer.without_decay_on_vectors();
     }
-    Ok(Optimizer { clip_norm: args.clip_norm, skip_nonfinite: args.skip_nonfinite, ..optimizer })
+    let skip_nonfinite = args.nonfinite != Nonfinite::Continue;
+    Ok(Optimizer { clip_norm: args.clip_norm, skip_nonfinite, ..optimizer })
 }
 
 /// Opens the chosen device and runs a command on it.
@@ -86,7 +87,10 @@ pub(crate) fn on_device<T>(
 pub(crate) fn job<D: Device>(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &D) -> Result<Job, Failure> {
     let network = network(name, args)?;
     let (batch, accumulate) = (batch(args, &*network)?, usize::from(update.accumulate));
-    Ok(Job::new(&network, Recipe { batch, accumulate, optimizer: optimizer(update)? }, device)?)
+    let (last_batch, lengths) = (update.last_batch, update.buckets.clone());
+    let recipe = Recipe { batch, accumulate, optimizer: optimizer(update)?, last_batch, lengths };
+    recipe.batching().check_lengths(&network.task()).map_err(|error| Failure::Usage(format!("--buckets: {error}")))?;
+    Ok(Job::new(&network, recipe, device)?)
 }
 
 /// The model of `eval` and `predict` on a device.

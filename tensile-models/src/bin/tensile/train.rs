@@ -13,9 +13,9 @@ use tensile_core::optim::schedule::Schedule;
 use tensile_models::backend::{Backend, Visitor};
 use tensile_models::budget::Budget;
 use tensile_models::data::{self, Loader, Position, Splits};
-use tensile_models::job::{Job, LOSS};
+use tensile_models::job::Job;
 use tensile_models::report::{self, Report};
-use tensile_models::trainer::{Evaluation, TrainError, Trainer};
+use tensile_models::trainer::{Evaluation, TrainError, Trainer, loss_of};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Limits, Nanos, Planned, Planner, floor, timeline};
 
@@ -92,7 +92,7 @@ fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) ->
     let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
     let data = data::open_with(name, &*job.network, args.seed, &data::Options { augment: args.augment })?;
     // What is wrong with the data or the schedule is found out before anything is planned or trained.
-    let per_epoch = Loader::count(&*data.train, job.recipe.samples_per_step())?;
+    let per_epoch = job.recipe.batching().per_epoch(&*data.train)?;
     let steps = args.epochs as u64 * per_epoch;
     let steps = if args.steps == 0 { steps } else { (args.steps as u64).min(steps) };
     let schedule = Schedule::parse(&args.schedule, steps, per_epoch)
@@ -204,8 +204,7 @@ impl<D: Backend> Session<'_, D> {
             Some(path) if args.resume => trainer.resume(path)?,
             _ => Position::default(),
         };
-        let samples = self.job.recipe.samples_per_step();
-        let mut loader = Loader::new(Arc::clone(&self.data.train), samples, args.seed, from)?;
+        let mut loader = Loader::new(Arc::clone(&self.data.train), self.job.recipe.batching(), args.seed, from)?;
         let first = trainer.steps();
         let progress = Progress::new(run, first, self.steps, args.json, reference);
         let is_last = !args.compare || reference.is_some();
@@ -224,7 +223,7 @@ impl<D: Backend> Session<'_, D> {
                 && (is_end || if args.every > 0 { (step + 1) % args.every == 0 } else { epoch_ends });
             while in_flight.len() > usize::from(!epoch_ends && !saves) {
                 let begun = in_flight.pop_front().expect("just counted");
-                let loss = trainer.finish(begun.ticket)?.scalar(LOSS);
+                let loss = loss_of(&trainer.finish(begun.ticket)?, begun.step, args.optimizer.nonfinite)?;
                 losses.push(loss);
                 let is_epochs_last = epoch_ends && in_flight.is_empty();
                 if is_end && is_epochs_last && is_last {
@@ -248,7 +247,7 @@ impl<D: Backend> Session<'_, D> {
     }
 
     /// Writes the last step, if asked to.
-    fn write_timeline(&self, trainer: &mut Trainer<D>) -> Result<(), Failure> {
+    fn write_timeline(&self, trainer: &mut Trainer<'_, D>) -> Result<(), Failure> {
         let Some(path) = &self.args.timeline else { return Ok(()) };
         let Some(StepSpans { program: compiled, spans }) = trainer.executor().latest_spans()? else { return Ok(()) };
         let (trace, planned, limits) = (&compiled.step().trace, compiled.planned(), compiled.limits());
