@@ -117,7 +117,7 @@ pub use optimal::{Optimal, OptimalError, optimal};
 pub use planner::{Effort, FrontierPoint, Infeasible, Planned, Planner, Tensile, frontier, least_memory};
 pub use program::{BoundaryTensor, Home, Instr, Lane, Layout, Placed, Placement, Program, Slots, Synced, Wait};
 pub use share::{Claim, Curve, CurveError, Division, ShareError, divide, weighted_slowdown};
-pub use simulate::{Simulation, Span, Stall, simulate};
+pub use simulate::{Simulation, Span, Stall, simulate, simulate_together};
 pub use sync::sync;
 pub use trace::{InPlace, Op, Role, Tensor, Trace, TraceError};
 pub use verify::{Race, verify};

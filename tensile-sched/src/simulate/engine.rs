@@ -1,4 +1,4 @@
-//! The event-driven core of the simulation: three lanes, a link, two iterations in flight.
+//! The event-driven core of the simulation: a machine with one place for kernels and a link; jobs with three lanes each and two iterations in flight.
 
 use crate::id::{Bytes, InstrId};
 use crate::limits::{Duplex, Link};
@@ -52,16 +52,14 @@ impl Queue {
     }
 }
 
-/// The machine, stepped iteration by iteration.
+/// A program, repeated without end.
 #[derive(Debug)]
-pub(super) struct Engine<'a> {
+pub(super) struct Job<'a> {
     synced: &'a Synced,
-    link: &'a Link,
     /// Time each instruction takes when nothing slows it down.
     durations: Vec<u64>,
     /// Lanes that have work.
     queues: Vec<Queue>,
-    now: u64,
     /// Times of each instruction in the latest even and the latest odd iteration.
     times: [Vec<Times>; 2],
     /// How many iterations each instruction has ended in.
@@ -76,8 +74,8 @@ pub(super) struct Engine<'a> {
     idle: [Vec<Idle>; 2],
 }
 
-impl<'a> Engine<'a> {
-    pub(super) fn new(trace: &Trace, synced: &'a Synced, link: &'a Link) -> Self {
+impl<'a> Job<'a> {
+    fn new(trace: &Trace, synced: &'a Synced, link: &Link) -> Self {
         let bytes = |tensor: crate::TensorId| -> Bytes { trace.tensor(tensor).bytes };
         let mut lanes: [Vec<InstrId>; 3] = Default::default();
         let mut durations = Vec::with_capacity(synced.instrs().len());
@@ -110,10 +108,8 @@ impl<'a> Engine<'a> {
         let n_instrs = durations.len();
         Self {
             synced,
-            link,
             durations,
             queues,
-            now: 0,
             times: [vec![Times::default(); n_instrs], vec![Times::default(); n_instrs]],
             ended: vec![0; n_instrs],
             open: [n_work; 2],
@@ -129,76 +125,37 @@ impl<'a> Engine<'a> {
         self.n_work > 0
     }
 
-    /// Times of the latest complete iteration. Releases have none.
+    /// End of each complete iteration.
+    pub(super) fn ends(&self) -> &[u64] {
+        &self.ends
+    }
+
+    /// Times of the latest complete iteration, until the machine goes on. Releases have none.
     pub(super) fn latest(&self) -> &[Times] {
         &self.times[(self.n_complete as usize + 1) % 2]
     }
 
-    /// Idle times of the latest complete iteration, in program order.
+    /// Idle times of the latest complete iteration, in program order, until the machine goes on.
     pub(super) fn latest_idle(&self) -> &[Idle] {
         &self.idle[(self.n_complete as usize + 1) % 2]
     }
 
-    /// Runs until one more iteration has ended; returns its end, or nothing if its waits are circular or time has run out.
-    pub(super) fn next_iteration(&mut self) -> Option<u64> {
-        let target = self.n_complete + 1;
-        loop {
-            self.find_ready();
-            self.start_ready();
-            self.advance()?;
-            if self.n_complete == target {
-                return self.ends.last().copied();
-            }
-        }
-    }
-
-    /// Notes which lanes' heads have just become ready.
-    fn find_ready(&mut self) {
-        for index in 0..self.queues.len() {
-            let queue = &self.queues[index];
-            if queue.running.is_none() && queue.ready.is_none() && self.may_start(queue) {
-                self.queues[index].ready = Some(self.now);
-            }
-        }
-    }
-
-    fn may_start(&self, queue: &Queue) -> bool {
+    fn may_start(&self, queue: &Queue, most_iterations: u32) -> bool {
         // At most two iterations are in flight.
         queue.iteration <= self.n_complete + 1
+            && queue.iteration < most_iterations
             && self.synced.waits[queue.head().index()].iter().all(|wait| {
                 let needed = if wait.previous_iteration { queue.iteration } else { queue.iteration + 1 };
                 self.ended[wait.on.index()] >= needed
             })
     }
 
-    /// Starts what is ready and may run beside what is running: earliest ready first, then in program order.
-    fn start_ready(&mut self) {
-        loop {
-            let is_copying = self.queues.iter().any(|queue| queue.lane != Lane::Compute && queue.running.is_some());
-            let is_running = self.queues.iter().any(|queue| queue.running.is_some());
-            let is_free = |queue: &Queue| match self.link.duplex {
-                Duplex::Full => true,
-                Duplex::Half => queue.lane == Lane::Compute || !is_copying,
-                Duplex::NoOverlap => !is_running,
-            };
-            let next = (0..self.queues.len())
-                .filter(|&index| self.queues[index].ready.is_some() && is_free(&self.queues[index]))
-                .min_by_key(|&index| {
-                    let queue = &self.queues[index];
-                    (queue.ready, queue.iteration, queue.head())
-                });
-            let Some(index) = next else { return };
-            self.start(index);
-        }
-    }
-
-    fn start(&mut self, index: usize) {
-        self.settle();
+    fn start(&mut self, index: usize, now: u64) {
         let queue = &self.queues[index];
         let instr = queue.head();
         if queue.lane == Lane::Compute {
-            let time = self.now - queue.free_since;
-            let cause = self.cause(queue);
+            let time = now - queue.free_since;
+            let cause = self.cause(queue, now);
             let parity = queue.iteration as usize % 2;
             if queue.next == 0 {
                 self.idle[parity].clear();
@@ -210,83 +167,19 @@ impl<'a> Engine<'a> {
         let work = self.durations[instr.index()];
         self.queues[index].ready = None;
         self.queues[index].running =
-            Some(Running { start: self.now, end: self.now.saturating_add(work), left: work as f64, since: self.now });
-        self.plan_ends();
+            Some(Running { start: now, end: now.saturating_add(work), left: work as f64, since: now });
     }
 
     /// The wait of a lane's head that has ended just now, if there is one.
-    fn cause(&self, queue: &Queue) -> Option<InstrId> {
+    fn cause(&self, queue: &Queue, now: u64) -> Option<InstrId> {
         let waits = &self.synced.waits[queue.head().index()];
         waits.iter().find_map(|wait| {
             if wait.previous_iteration && queue.iteration == 0 {
                 return None;
             }
             let iteration = queue.iteration - u32::from(wait.previous_iteration);
-            (self.times[iteration as usize % 2][wait.on.index()].end == self.now).then_some(wait.on)
+            (self.times[iteration as usize % 2][wait.on.index()].end == now).then_some(wait.on)
         })
-    }
-
-    /// How many times longer what runs on each lane takes at the moment.
-    fn slowdowns(&self) -> [f64; 3] {
-        let runs = |lane: Lane| self.queues.iter().any(|queue| queue.lane == lane && queue.running.is_some());
-        let copies = f64::from(u8::from(runs(Lane::Out)) + u8::from(runs(Lane::In)));
-        let copy = if runs(Lane::Compute) { self.link.copy_slowdown.max(1.0) } else { 1.0 };
-        let mut slowdowns = [copy; 3];
-        slowdowns[Lane::Compute.index()] = 1.0 + copies * (self.link.kernel_slowdown.max(1.0) - 1.0);
-        slowdowns
-    }
-
-    fn has_slowdown(&self) -> bool {
-        self.link.kernel_slowdown > 1.0 || self.link.copy_slowdown > 1.0
-    }
-
-    /// Takes off what is running what it has done so far; to be called before the set of running things changes.
-    fn settle(&mut self) {
-        if !self.has_slowdown() {
-            return;
-        }
-        let (now, slowdowns) = (self.now, self.slowdowns());
-        for queue in &mut self.queues {
-            if let Some(running) = &mut queue.running {
-                let done = (now - running.since) as f64 / slowdowns[queue.lane.index()];
-                running.left = (running.left - done).max(0.0);
-                running.since = now;
-            }
-        }
-    }
-
-    /// Predicts the ends of what is running anew; to be called after the set of running things has changed.
-    fn plan_ends(&mut self) {
-        if !self.has_slowdown() {
-            return;
-        }
-        let slowdowns = self.slowdowns();
-        for queue in &mut self.queues {
-            let slowdown = slowdowns[queue.lane.index()];
-            if let Some(running) = queue.running.as_mut().filter(|running| running.end != u64::MAX) {
-                // Rounding up to whole nanoseconds; the small term forgives what earlier roundings have left over.
-                running.end = running.since.saturating_add((running.left * slowdown - 1e-3).max(0.0).ceil() as u64);
-            }
-        }
-    }
-
-    /// Goes to the next end of something and ends it.
-    fn advance(&mut self) -> Option<()> {
-        let next = self.queues.iter().filter_map(|queue| queue.running.map(|running| running.end)).min()?;
-        if next == u64::MAX {
-            return None;
-        }
-        self.now = next;
-        self.settle();
-        for index in 0..self.queues.len() {
-            if let Some(running) = self.queues[index].running
-                && running.end == next
-            {
-                self.finish(index, running);
-            }
-        }
-        self.plan_ends();
-        Some(())
     }
 
     fn finish(&mut self, index: usize, running: Running) {
@@ -306,8 +199,165 @@ impl<'a> Engine<'a> {
         // Lanes run in order and each ends one thing at a time, so two iterations never end at once.
         if self.open[0] == 0 {
             self.n_complete += 1;
-            self.ends.push(self.now);
+            self.ends.push(running.end);
             self.open = [self.open[1], self.n_work];
         }
+    }
+}
+
+/// The machine, stepped from end to end of what it runs.
+///
+/// It runs one kernel at a time, and one copy in each direction (or less, as the link says), of whatever job.
+#[derive(Debug)]
+pub(super) struct Engine<'a> {
+    link: &'a Link,
+    jobs: Vec<Job<'a>>,
+    /// After so many iterations a job rests.
+    most_iterations: u32,
+    now: u64,
+}
+
+impl<'a> Engine<'a> {
+    pub(super) fn new(jobs: &[(&Trace, &'a Synced)], link: &'a Link, most_iterations: u32) -> Self {
+        let jobs = jobs.iter().map(|(trace, synced)| Job::new(trace, synced, link)).collect();
+        Self { link, jobs, most_iterations, now: 0 }
+    }
+
+    pub(super) fn jobs(&self) -> &[Job<'a>] {
+        &self.jobs
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Starts what can start and runs until something ends; nothing if nothing ever will: all rest, or waits are circular, or time has run out.
+    pub(super) fn step(&mut self) -> Option<()> {
+        self.find_ready();
+        self.start_ready();
+        self.advance()
+    }
+
+    fn queues(&self) -> impl Iterator<Item = &Queue> {
+        self.jobs.iter().flat_map(|job| &job.queues)
+    }
+
+    fn queues_mut(&mut self) -> impl Iterator<Item = &mut Queue> {
+        self.jobs.iter_mut().flat_map(|job| &mut job.queues)
+    }
+
+    /// Whether something runs on each lane, of whatever job.
+    fn busy(&self) -> [bool; 3] {
+        let mut busy = [false; 3];
+        for queue in self.queues().filter(|queue| queue.running.is_some()) {
+            busy[queue.lane.index()] = true;
+        }
+        busy
+    }
+
+    /// Notes which lanes' heads have just become ready.
+    fn find_ready(&mut self) {
+        for job in &mut self.jobs {
+            for index in 0..job.queues.len() {
+                let queue = &job.queues[index];
+                let is_waiting = queue.running.is_none() && queue.ready.is_none();
+                if is_waiting && job.may_start(queue, self.most_iterations) {
+                    job.queues[index].ready = Some(self.now);
+                }
+            }
+        }
+    }
+
+    /// Starts what is ready and may run beside what is running: earliest ready first, then by job and in program order.
+    fn start_ready(&mut self) {
+        loop {
+            let busy = self.busy();
+            let is_copying = busy[Lane::Out.index()] || busy[Lane::In.index()];
+            let is_free = |queue: &Queue| match self.link.duplex {
+                Duplex::Full => !busy[queue.lane.index()],
+                Duplex::Half if queue.lane == Lane::Compute => !busy[queue.lane.index()],
+                Duplex::Half => !is_copying,
+                Duplex::NoOverlap => !busy.contains(&true),
+            };
+            let mut next = None;
+            for (place, job) in self.jobs.iter().enumerate() {
+                for (index, queue) in job.queues.iter().enumerate() {
+                    let Some(ready) = queue.ready.filter(|_| is_free(queue)) else { continue };
+                    let order = (ready, place, queue.iteration, queue.head());
+                    if next.is_none_or(|(earliest, _)| order < earliest) {
+                        next = Some((order, index));
+                    }
+                }
+            }
+            let Some(((_, place, ..), index)) = next else { return };
+            self.settle();
+            self.jobs[place].start(index, self.now);
+            self.plan_ends();
+        }
+    }
+
+    /// How many times longer what runs on each lane takes at the moment.
+    fn slowdowns(&self) -> [f64; 3] {
+        let busy = self.busy();
+        let copies = f64::from(u8::from(busy[Lane::Out.index()]) + u8::from(busy[Lane::In.index()]));
+        let copy = if busy[Lane::Compute.index()] { self.link.copy_slowdown.max(1.0) } else { 1.0 };
+        let mut slowdowns = [copy; 3];
+        slowdowns[Lane::Compute.index()] = 1.0 + copies * (self.link.kernel_slowdown.max(1.0) - 1.0);
+        slowdowns
+    }
+
+    fn has_slowdown(&self) -> bool {
+        self.link.kernel_slowdown > 1.0 || self.link.copy_slowdown > 1.0
+    }
+
+    /// Takes off what is running what it has done so far; to be called before the set of running things changes.
+    fn settle(&mut self) {
+        if !self.has_slowdown() {
+            return;
+        }
+        let (now, slowdowns) = (self.now, self.slowdowns());
+        for queue in self.queues_mut() {
+            if let Some(running) = &mut queue.running {
+                let done = (now - running.since) as f64 / slowdowns[queue.lane.index()];
+                running.left = (running.left - done).max(0.0);
+                running.since = now;
+            }
+        }
+    }
+
+    /// Predicts the ends of what is running anew; to be called after the set of running things has changed.
+    fn plan_ends(&mut self) {
+        if !self.has_slowdown() {
+            return;
+        }
+        let slowdowns = self.slowdowns();
+        for queue in self.queues_mut() {
+            let slowdown = slowdowns[queue.lane.index()];
+            if let Some(running) = queue.running.as_mut().filter(|running| running.end != u64::MAX) {
+                // Rounding up to whole nanoseconds; the small term forgives what earlier roundings have left over.
+                running.end = running.since.saturating_add((running.left * slowdown - 1e-3).max(0.0).ceil() as u64);
+            }
+        }
+    }
+
+    /// Goes to the next end of something and ends it.
+    fn advance(&mut self) -> Option<()> {
+        let next = self.queues().filter_map(|queue| queue.running.map(|running| running.end)).min()?;
+        if next == u64::MAX {
+            return None;
+        }
+        self.now = next;
+        self.settle();
+        for job in &mut self.jobs {
+            for index in 0..job.queues.len() {
+                if let Some(running) = job.queues[index].running
+                    && running.end == next
+                {
+                    job.finish(index, running);
+                }
+            }
+        }
+        self.plan_ends();
+        Some(())
     }
 }

@@ -215,3 +215,93 @@ fn nothing_to_do_takes_no_time() {
     let simulation = simulate(&trace, &synced(&trace, &program(&[(0, false)], vec![])), &Link::PCIE3_X16);
     assert_eq!(simulation, Simulation::default());
 }
+
+/// A step of one kernel, which reads an input of so many bytes and makes an output of so many.
+fn fed(latency: u64, input: u64, output: u64) -> (Trace, Synced) {
+    let trace = trace(&[(input, Input), (output, Output)], vec![op(latency, &[0], &[1])]);
+    let program = program(&[], vec![swap_in(0), run(0), release(0), swap_out(1), release(1)]);
+    let synced = synced(&trace, &program);
+    (trace, synced)
+}
+
+fn computing(latencies: &[u64]) -> (Trace, Synced) {
+    let trace = trace(&[(8, Parameter)], latencies.iter().map(|&latency| op(latency, &[0], &[])).collect());
+    let program = program(&[(0, false)], (0..latencies.len() as u32).map(run).collect());
+    let synced = synced(&trace, &program);
+    (trace, synced)
+}
+
+fn together(jobs: &[&(Trace, Synced)], link: &Link) -> Vec<Simulation> {
+    let jobs: Vec<(&Trace, &Synced)> = jobs.iter().map(|job| (&job.0, &job.1)).collect();
+    simulate_together(&jobs, link)
+}
+
+fn step_times(jobs: &[&(Trace, Synced)], link: &Link) -> Vec<u64> {
+    together(jobs, link).iter().map(|simulation| simulation.step_time.0).collect()
+}
+
+#[test]
+fn one_job_alone_or_beside_nothing_is_as_simulated_alone() {
+    let nothing = computing(&[]);
+    for duplex in [Duplex::Full, Duplex::Half, Duplex::NoOverlap] {
+        let (trace, program) = evicting(20);
+        let job = (trace.clone(), synced(&trace, &program));
+        let alone = simulate(&job.0, &job.1, &link(duplex));
+        assert_eq!(together(&[&job], &link(duplex)), std::slice::from_ref(&alone));
+        assert_eq!(together(&[&nothing, &job], &link(duplex)), [Simulation::default(), alone]);
+    }
+    assert_eq!(simulate_together(&[], &link(Duplex::Full)), []);
+    assert_eq!(together(&[&nothing, &nothing], &link(Duplex::Full)), [Simulation::default(), Simulation::default()]);
+}
+
+#[test]
+fn kernels_of_two_jobs_take_turns() {
+    // A [ 10 ]....[ 30 ]......[ 10 ]
+    // B ......[5].......[5]
+    let (a, b) = (computing(&[10, 30]), computing(&[5]));
+    let simulations = together(&[&a, &b], &link(Duplex::Full));
+    assert_eq!((simulations[0].step_time, simulations[1].step_time), (Nanos(50), Nanos(25)));
+    assert_eq!((simulations[0].first_step_time, simulations[1].first_step_time), (Nanos(45), Nanos(15)));
+    // A waits for B, for which no wait of its own is to blame.
+    let stalls = [0, 1].map(|instr| Stall { instr: InstrId(instr), time: Nanos(5), cause: None });
+    assert_eq!(simulations[0].stalls, stalls);
+    assert_eq!((span(&simulations[0], 0), span(&simulations[0], 1)), ((5, 15), (20, 50)));
+}
+
+#[test]
+fn copies_of_several_jobs_share_the_link() {
+    // Each step brings 30 bytes; three jobs fill the way in, and the kernels of 10 hide.
+    let job = fed(10, 30, 1);
+    assert_eq!(step_times(&[&job], &link(Duplex::Full)), [40]);
+    assert_eq!(step_times(&[&job; 3], &link(Duplex::Full)), [90; 3]);
+    // Half duplex: 30 in and 20 out for each.
+    let job = fed(10, 30, 20);
+    assert_eq!(step_times(&[&job; 3], &link(Duplex::Full)), [90; 3]);
+    assert_eq!(step_times(&[&job; 3], &link(Duplex::Half)), [150; 3]);
+    assert_eq!(step_times(&[&job; 3], &link(Duplex::NoOverlap)), [180; 3]);
+}
+
+#[test]
+fn one_jobs_copies_slow_the_kernels_of_the_other() {
+    // B copies out all the time, so A's kernels take nearly 1.5 times as long.
+    let (a, b) = (computing(&[90]), fed(0, 1, 1000));
+    let slow = Link { kernel_slowdown: 1.5, ..link(Duplex::Full) };
+    let times = step_times(&[&a, &b], &slow);
+    assert!((130..=135).contains(&times[0]), "{times:?}");
+    assert_eq!(step_times(&[&a], &slow), [90]);
+}
+
+#[test]
+fn a_job_that_never_ends_or_takes_no_time_keeps_nobody_else_from_an_answer() {
+    let (a, b) = (computing(&[10, 30]), fed(5, 10, 10));
+    let dead = Link { out_bytes_per_s: 0.0, ..link(Duplex::Full) };
+    // B's copy out never ends; A never needs that way.
+    assert_eq!(step_times(&[&a, &b], &dead), [40, u64::MAX]);
+    assert_eq!(step_times(&[&b, &a], &dead), [u64::MAX, 40]);
+    let mut circular = computing(&[10, 30]);
+    circular.1.waits[0].push(crate::Wait { on: InstrId(1), previous_iteration: false });
+    assert_eq!(step_times(&[&a, &circular], &link(Duplex::Full)), [40, u64::MAX]);
+    // A step without work in time goes round and round until it rests.
+    let timeless = computing(&[0, 0]);
+    assert_eq!(step_times(&[&timeless, &a], &link(Duplex::Full)), [0, 40]);
+}
