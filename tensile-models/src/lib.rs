@@ -4,7 +4,9 @@
 
 pub mod backend;
 pub mod budget;
+pub mod course;
 pub mod data;
+pub mod html;
 pub mod job;
 pub mod report;
 pub mod trainer;

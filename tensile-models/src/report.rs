@@ -8,7 +8,8 @@ use tensile_sched::{Bytes, Nanos, Role};
 
 use crate::backend::{AdapterReport, Backend};
 use crate::budget::Budget;
-use crate::trainer::{Evaluation, TrainError, Trainer};
+use crate::course::Evaluation;
+use crate::trainer::{TrainError, Trainer};
 
 /// Figures of a training run. Counts and times are per training step (means), memory is the most at any moment of the run.
 #[derive(Clone, Debug, Serialize)]

@@ -1,22 +1,21 @@
 //! Training: plans a job within its budget, and runs it step by step.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use lru::LruCache;
 use tensile_core::Device;
 use tensile_core::checkpoint::{self, CheckpointError, Contents};
 use tensile_core::device::DeviceError;
-use tensile_core::exec::{Compiled, ExecError, Executor, ExecutorOptions, Named, ProgramStats, StepResult, Ticket};
+use tensile_core::exec::{Compiled, ExecError, Executor, ExecutorOptions, ProgramStats, StepResult, Ticket};
 use tensile_core::graph::GraphError;
 use tensile_core::nn;
-use tensile_core::optim::SCALARS;
 use tensile_sched::{Infeasible, Limits, Planner};
 
 use crate::backend::Backend;
+use crate::course::{Course, Evaluation, EvaluationSum, NotFinite, ResumeError, load_weights, save_weights};
 use crate::data::{Batch, BatchShape, DataError, Dataset, Position, each_batch};
-use crate::job::{CORRECT, GATE, GRAD_NORM, Inference, Job, LOGITS, LOSS, MOST_SHAPES, Nonfinite, Steps, fill};
+use crate::job::{Inference, Job, LOGITS, LOSS, MOST_SHAPES, Steps, fill};
 
 /// Why training could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -57,36 +56,11 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// A loss or gradients that are not finite, where that ends training.
-    #[error(
-        "step {step}: the loss is {loss} and the norm of the gradients {grad_norm}; the step changed nothing, and training stops (--nonfinite stop)"
-    )]
-    Nonfinite {
-        /// The step, from 1.
-        step: u64,
-        /// The loss.
-        loss: f32,
-        /// The norm.
-        grad_norm: f32,
-    },
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
     /// A checkpoint that this training cannot go on from.
-    #[error("cannot resume from '{}': {reason}", path.display())]
-    Resume {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
-/// How well a network tells labels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Evaluation {
-    /// Mean loss of the labels that count.
-    pub loss: f64,
-    /// Fraction of them that is told right.
-    pub accuracy: f64,
-    /// How many there are.
-    pub labels: usize,
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
 }
 
 /// One job on one device, with its memory, within a budget.
@@ -106,9 +80,7 @@ pub struct Trainer<'p, D: Backend> {
     shared_limits: Limits,
     plans: u64,
     executor: Executor<D>,
-    /// Training steps begun.
-    steps: u64,
-    seed: u64,
+    course: Course,
     times_ops: bool,
 }
 
@@ -145,8 +117,7 @@ impl<'p, D: Backend> Trainer<'p, D> {
             shared_limits,
             plans: 2,
             executor,
-            steps: 0,
-            seed,
+            course: Course { steps: 0, seed },
             times_ops,
         })
     }
@@ -214,15 +185,10 @@ impl<'p, D: Backend> Trainer<'p, D> {
     /// [`TrainError::Exec`]; among others if two steps are in flight. [`TrainError::Shape`], [`TrainError::PlanShape`] if there is no step for such a batch, or none
     /// within the budget.
     pub fn begin(&mut self, batch: &Batch, lr: f64) -> Result<Ticket, TrainError> {
-        let scalars = self.job.recipe.optimizer.scalars(self.steps, lr);
-        let random = nn::random_value(self.seed, self.steps);
         let program = self.program_for(batch.shape())?;
-        let ticket = self.executor.begin(&program, |input: &Named, bytes: &mut [u8]| match input.name.as_str() {
-            SCALARS => bytes.copy_from_slice(bytemuck::cast_slice(&scalars)),
-            nn::RANDOM => bytes.copy_from_slice(bytemuck::cast_slice(&random)),
-            _ => fill(batch, input, bytes),
-        })?;
-        self.steps += 1;
+        let (job, course) = (&self.job, &self.course);
+        let ticket = self.executor.begin(&program, |input, bytes| course.fill(job, batch, lr, input, bytes))?;
+        self.course.steps += 1;
         Ok(ticket)
     }
 
@@ -256,11 +222,7 @@ impl<'p, D: Backend> Trainer<'p, D> {
     /// # Errors
     /// [`TrainError::Checkpoint`] that lists missing, unexpected and mis-shaped names.
     pub fn load(&mut self, path: &Path) -> Result<(), TrainError> {
-        let own_name = |name: &str| self.job.network.own_name(name);
-        for value in checkpoint::load_published(path, &self.job.train.persistents, Contents::Model, own_name)? {
-            self.executor.write_persistent(&value.persistent.name, &value.bytes)?;
-        }
-        Ok(())
+        Ok(self.executor.write_state(&load_weights(&self.job, path)?)?)
     }
 
     /// Saves parameters and buffers to a safetensors file, all or nothing.
@@ -268,12 +230,12 @@ impl<'p, D: Backend> Trainer<'p, D> {
     /// # Errors
     /// [`TrainError::Checkpoint`].
     pub fn save(&mut self, path: &Path) -> Result<(), TrainError> {
-        Ok(checkpoint::save(path, &self.executor.state()?, Contents::Model, &BTreeMap::new())?)
+        Ok(save_weights(path, &self.executor.state()?)?)
     }
 
     /// Training steps begun, those before a resumed checkpoint among them.
     pub fn steps(&self) -> u64 {
-        self.steps
+        self.course.steps
     }
 
     /// Saves everything that training goes on from, all or nothing: parameters, buffers, state of the optimizer, step, seed, and `next`, the position of the
@@ -282,51 +244,20 @@ impl<'p, D: Backend> Trainer<'p, D> {
     /// # Errors
     /// [`TrainError::Checkpoint`]; [`TrainError::Exec`] if work in flight fails.
     pub fn save_training(&mut self, path: &Path, next: Position) -> Result<(), TrainError> {
-        let numbers = [self.steps, self.seed, next.epoch, next.batch];
-        let metadata = TRAINING.iter().zip(numbers).map(|(name, number)| ((*name).to_owned(), number.to_string()));
-        Ok(checkpoint::save(path, &self.executor.state()?, Contents::Training, &metadata.collect())?)
+        Ok(self.course.save(path, &self.executor.state()?, next)?)
     }
 
     /// Goes on from a checkpoint of the same job; gives the position of the data that comes next. The steps that follow have the same bits as if
     /// training had never stopped, under any budget.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] that lists missing, unexpected and mis-shaped names; [`TrainError::Resume`] if the file is no checkpoint of a training, or of one with
-    /// another seed.
+    /// [`TrainError::Resume`] if the file is no checkpoint of this training.
     pub fn resume(&mut self, path: &Path) -> Result<Position, TrainError> {
-        let fault = |reason: String| TrainError::Resume { path: path.to_owned(), reason };
-        let metadata = checkpoint::load_metadata(path)?;
-        let mut numbers = [0u64; 4];
-        for (number, name) in numbers.iter_mut().zip(TRAINING) {
-            let text = metadata.get(name).ok_or_else(|| fault(format!("it does not tell '{name}'; only weights?")))?;
-            *number = text.parse().map_err(|_| fault(format!("'{text}' is no number for '{name}'")))?;
-        }
-        let [steps, seed, epoch, batch] = numbers;
-        if seed != self.seed {
-            return Err(fault(format!("it was trained with --seed {seed}, not {}", self.seed)));
-        }
-        let state = checkpoint::load(path, &self.job.train.persistents, Contents::Training)?;
+        let (state, position) = self.course.resume(&self.job, path)?;
         self.executor.write_state(&state)?;
-        self.steps = steps;
-        Ok(Position { epoch, batch })
+        Ok(position)
     }
 }
-
-/// The loss of a training step, which counts from 0.
-///
-/// # Errors
-/// [`TrainError::Nonfinite`] if that is to stop training and the step's gate was shut.
-pub fn loss_of(result: &StepResult, step: u64, nonfinite: Nonfinite) -> Result<f32, TrainError> {
-    let loss = result.scalar(LOSS);
-    let is_shut = result.output(GATE).is_some_and(|gate| gate.f32s()[1] == 0.0);
-    if nonfinite == Nonfinite::Stop && is_shut {
-        return Err(TrainError::Nonfinite { step: step + 1, loss, grad_norm: result.scalar(GRAD_NORM) });
-    }
-    Ok(loss)
-}
-
-/// Names under which a checkpoint tells where training is.
-const TRAINING: [&str; 4] = ["step", "seed", "data.epoch", "data.batch"];
 
 /// A trained network on one device within a budget: evaluation and prediction, without gradients.
 pub struct Predictor<D: Device> {
@@ -393,17 +324,11 @@ fn evaluate<D: Device>(
     batch: usize,
     data: &dyn Dataset,
 ) -> Result<Evaluation, TrainError> {
-    let (mut loss, mut right, mut labels) = (0.0, 0, 0);
+    let mut sum = EvaluationSum::default();
     each_batch(data, batch, |batch| {
         let result = executor.step(program, |input, bytes| fill(batch, input, bytes))?;
-        let n = batch.n_labels();
-        if n > 0 {
-            loss += f64::from(result.scalar(LOSS)) * n as f64;
-            right += result.output(CORRECT).expect("the evaluation step has this output").i32s()[0] as usize;
-            labels += n;
-        }
+        sum.add(&result, batch.n_labels());
         Ok::<(), TrainError>(())
     })?;
-    let n = labels as f64;
-    Ok(Evaluation { loss: loss / n, accuracy: right as f64 / n, labels })
+    Ok(sum.mean())
 }

@@ -242,10 +242,11 @@ impl Producer {
             let indices = &rest[..rest.len().min(self.batching.samples)];
             let shape = self.batching.shape(&task, indices.len(), self.seed, at);
             let used = returned.try_recv().ok().filter(|used| *used.shape() == shape);
-            let buffer = used.unwrap_or_else(|| Batch::new(&shape.task, shape.samples));
-            let filled = fill(&*self.data, indices, buffer, |index| Draw::training(self.seed, at.epoch, index));
+            let mut batch = used.unwrap_or_else(|| Batch::new(&shape.task, shape.samples));
+            let draw = |index: usize| Draw::training(self.seed, at.epoch, index);
+            let filled = fill(&*self.data, indices.iter().copied(), &mut batch, draw);
             let failed = filled.is_err();
-            if send.send(filled).is_err() || failed {
+            if send.send(filled.map(|()| batch)).is_err() || failed {
                 return;
             }
             at = at.next(self.per_epoch);
@@ -256,18 +257,28 @@ impl Producer {
 /// Fills the first places of a batch with some samples, and empties the others.
 fn fill(
     data: &dyn Dataset,
-    indices: &[usize],
-    mut batch: Batch,
+    indices: impl ExactSizeIterator<Item = usize>,
+    batch: &mut Batch,
     draw: impl Fn(usize) -> Draw,
-) -> Result<Batch, DataError> {
-    for (place, &index) in indices.iter().enumerate() {
+) -> Result<(), DataError> {
+    let n = indices.len();
+    for (place, index) in indices.enumerate() {
         data.sample(index, draw(index), batch.sample(place))?;
     }
-    batch.clear_from(indices.len());
-    Ok(batch)
+    batch.clear_from(n);
+    Ok(())
 }
 
-/// All samples once and in order, without augmentation, for evaluation; the last batch may have empty places.
+/// The samples from `first` on, in order and without augmentation, for evaluation; the last batch may have empty places.
+///
+/// # Errors
+/// [`DataError`] if a sample cannot be read.
+pub fn evaluation_batch(data: &dyn Dataset, first: usize, batch: &mut Batch) -> Result<(), DataError> {
+    let end = (first + batch.capacity()).min(data.len());
+    fill(data, first..end.max(first), batch, Draw::evaluation)
+}
+
+/// All samples once, as [`evaluation_batch`] gives them.
 ///
 /// # Errors
 /// Those of `each`, and [`DataError`] if a sample cannot be read.
@@ -278,8 +289,7 @@ pub fn each_batch<E: From<DataError>>(
 ) -> Result<(), E> {
     let mut buffer = Batch::new(&data.task(), batch);
     for first in (0..data.len()).step_by(batch) {
-        let indices: Vec<usize> = (first..(first + batch).min(data.len())).collect();
-        buffer = fill(data, &indices, buffer, Draw::evaluation)?;
+        evaluation_batch(data, first, &mut buffer)?;
         each(&buffer)?;
     }
     Ok(())

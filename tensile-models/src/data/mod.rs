@@ -49,7 +49,7 @@ use std::sync::Arc;
 pub use augment::{Augment, Crop};
 pub use batch::{Batch, BatchShape, Column, Sample, Slot};
 pub use csv::CsvImages;
-pub use loader::{Batching, LastBatch, Loader, Position, each_batch};
+pub use loader::{Batching, LastBatch, Loader, Position, each_batch, evaluation_batch};
 pub use open::{Options, default_for, open, open_with};
 pub use random::SplitMix;
 pub use synthetic::Synthetic;

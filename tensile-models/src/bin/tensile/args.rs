@@ -70,9 +70,9 @@ pub(crate) struct PolicyArgs {
     pub(crate) spill_dir: Option<PathBuf>,
 }
 
-/// What to run, and on what.
+/// How a model is made, and how many samples it takes at a time.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ModelArgs {
+pub(crate) struct NetArgs {
     /// Samples in a batch; default 64, or 1 where a whole graph is a sample.
     #[arg(long)]
     pub(crate) batch: Option<usize>,
@@ -82,6 +82,13 @@ pub(crate) struct ModelArgs {
     /// Height and width of the images for models that take any size; short for --set size=N.
     #[arg(long)]
     pub(crate) size: Option<u32>,
+}
+
+/// What to run, and on what.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelArgs {
+    #[command(flatten)]
+    pub(crate) net: NetArgs,
     #[command(flatten)]
     pub(crate) device: Choice,
 }
@@ -147,22 +154,15 @@ fn parse_group(text: &str) -> Result<GroupArg, String> {
     Ok(group)
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct TrainArgs {
+/// A training: of what, on what, how long, and what is saved of it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TrainingArgs {
     /// Model; `tensile info` lists them.
     pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) step: ModelArgs,
+    pub(crate) net: NetArgs,
     #[command(flatten)]
     pub(crate) optimizer: OptimizerArgs,
-    #[command(flatten)]
-    pub(crate) policy: PolicyArgs,
-    /// Device memory: 2GiB, 800MB, unlimited, 60% of what the job takes without a limit, or auto for nine tenths of what is free now.
-    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
-    pub(crate) budget: Budget,
-    /// First train without a limit, then within the budget, and compare the losses bit by bit.
-    #[arg(long)]
-    pub(crate) compare: bool,
     /// Data: digits, karate or synthetic; a folder with the files of MNIST (IDX) or CIFAR-10 (binary), or with a folder of PNG and JPEG
     /// files for each class; a CSV file with the pixels and the label of an image on each row; for models of texts any file, whose
     /// bytes are the tokens. Without it, what comes with the program if the model takes it, else synthetic.
@@ -190,27 +190,46 @@ pub(crate) struct TrainArgs {
     /// Seed of initial weights, dropout and the order of samples.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Print one JSON line for each step and one with the report, and nothing else.
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Load parameters and buffers from a safetensors file first.
     #[arg(long)]
     pub(crate) load: Option<PathBuf>,
     /// Save the whole state of training (parameters, optimizer, step, position in the data) to checkpoint.safetensors in this folder.
-    #[arg(long, value_name = "DIR", conflicts_with = "compare")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// Steps from one checkpoint to the next; 0 = one at the end of each epoch.
     #[arg(long, default_value_t = 0, value_name = "STEPS", requires = "checkpoint")]
     pub(crate) every: u64,
-    /// Go on from the checkpoint in the folder that --checkpoint names.
-    #[arg(long, requires = "checkpoint", conflicts_with = "load")]
-    pub(crate) resume: bool,
     /// Save parameters and buffers to a safetensors file at the end.
     #[arg(long)]
     pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
+    #[command(flatten)]
+    pub(crate) device: Choice,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Device memory: 2GiB, 800MB, unlimited, 60% of what the job takes without a limit, or auto for nine tenths of what is free now.
+    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
+    pub(crate) budget: Budget,
+    /// First train without a limit, then within the budget, and compare the losses bit by bit.
+    #[arg(long, conflicts_with = "checkpoint")]
+    pub(crate) compare: bool,
+    /// Print one JSON line for each step and one with the report, and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Go on from the checkpoint in the folder that --checkpoint names.
+    #[arg(long, requires = "checkpoint", conflicts_with = "load")]
+    pub(crate) resume: bool,
     /// Write lanes and memory over time, of the last step as it ran and of a step as it was predicted, to a JSON file that ui.perfetto.dev opens.
     #[arg(long, value_name = "FILE")]
     pub(crate) timeline: Option<PathBuf>,
+    /// Write a page of HTML: memory over time, lanes of a step, losses, figures, and what became of the largest tensors.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 /// What `eval` and `predict` share.

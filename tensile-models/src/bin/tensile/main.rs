@@ -47,11 +47,7 @@ fn main() -> std::process::ExitCode {
             Command::Info(args) => info::run(&args),
         },
         Err(error) if error.use_stderr() => {
-            // The first paragraph says what is wrong; the rest is a usage summary that `--help` gives better.
-            let text = error.render().to_string();
-            let first = text.split("\n\n").next().unwrap_or_default();
-            let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
-            Err(Failure::Usage(format!("{}; see `tensile --help`", line.trim_start_matches("error: "))))
+            Err(Failure::Usage(format!("{}; see `tensile --help`", output::usage_line(&error))))
         }
         Err(help) => {
             out!("{}", help.render().ansi().to_string().trim_end());
@@ -65,7 +61,7 @@ fn main() -> std::process::ExitCode {
             2.into()
         }
         Err(Failure::Run(error)) => {
-            eprintln!("error: {}", output::one_line(&error));
+            output::print_error(&error);
             1.into()
         }
     }

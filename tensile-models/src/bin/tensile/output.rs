@@ -54,3 +54,17 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     }
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+/// What is wrong with a command line, in one line: the first paragraph; the rest is a summary of usage that `--help` gives better.
+pub(crate) fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.trim_start_matches("error: ").to_owned()
+}
+
+/// Says on standard error why something failed, in one line.
+#[expect(clippy::print_stderr, reason = "a program's own output")]
+pub(crate) fn print_error(error: &anyhow::Error) {
+    eprintln!("error: {}", one_line(error));
+}

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
+use tensile_core::exec::StepSpans;
 use tensile_models::backend::{Backend, Visitor};
 use tensile_models::budget::Budget;
 use tensile_sched::baseline::{NoEviction, Retain};
 use tensile_sched::{
-    Bytes, Floor, Infeasible, Limits, Link, Planned, Planner, Trace, file, floor, frontier, least_memory, text,
+    Bytes, Floor, Infeasible, Limits, Link, Nanos, Planned, Planner, Trace, file, floor, frontier, least_memory, text,
     timeline,
 };
 
@@ -119,7 +120,7 @@ impl Visitor for Lower<'_> {
 
     fn visit<D: Backend>(self, device: Arc<D>) -> Result<Subject, Failure> {
         let Self { args, model } = self;
-        let job = setup::job(model, &args.step, &args.optimizer, &*device)?;
+        let job = setup::job(model, &args.step.net, &args.optimizer, &*device)?;
         let (name, limits) = (format!("{model}, batch {}", job.recipe.batch), device.info().limits(Bytes::MAX));
         let mut subject = Subject::new(args, name, job.train.trace.clone(), limits)?;
         let full = subject.none.report.arena;
@@ -292,6 +293,16 @@ pub(crate) fn simulated(trace: &Trace, planned: &Planned, limits: &Limits) -> ti
     let simulation = &planned.simulation;
     let (spans, stalls) = (&simulation.spans, &simulation.stalls);
     timeline::lanes("predicted", trace, &planned.synced, limits, spans, stalls, simulation.step_time)
+}
+
+/// A step as it was predicted and as it ran.
+pub(crate) fn in_time(step: &StepSpans) -> Vec<timeline::Process> {
+    let StepSpans { program, spans } = step;
+    let (trace, planned, limits) = (&program.step().trace, program.planned(), program.limits());
+    let end = spans.iter().map(|span| span.end).max().unwrap_or(0);
+    let period = Nanos(u64::try_from(end).unwrap_or(0));
+    let measured = timeline::lanes("measured", trace, &planned.synced, limits, spans, &[], period);
+    vec![simulated(trace, planned, limits), measured]
 }
 
 fn read_trace(path: &Path) -> anyhow::Result<Trace> {

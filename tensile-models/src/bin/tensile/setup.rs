@@ -1,21 +1,25 @@
 //! From command-line words to devices, jobs, policies.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::anyhow;
-use tensile_core::Device;
+use anyhow::{Context, anyhow};
+use tensile_core::optim::schedule::Schedule;
 use tensile_core::optim::{Group, Optimizer, Rule, Select};
+use tensile_core::{Device, checkpoint};
 use tensile_models::backend::{Backend, Choice, OpenOptions, Visitor, available_host_bytes};
 use tensile_models::budget::Budget;
+use tensile_models::data::{self, Splits};
 use tensile_models::job::{Inference, Job, Nonfinite, Recipe};
+use tensile_models::report::n_parameters;
 use tensile_models::trainer::Predictor;
 use tensile_models::zoo::{self, Network, Task};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Planner, planner};
 
 use crate::Failure;
-use crate::args::{ModelArgs, OptimizerArgs, PolicyArgs, TrainedArgs};
+use crate::args::{NetArgs, OptimizerArgs, PolicyArgs, TrainedArgs, TrainingArgs};
 
 pub(crate) fn policy(name: &str) -> Result<Box<dyn Planner>, Failure> {
     planner::find(name).ok_or_else(|| {
@@ -84,7 +88,7 @@ pub(crate) fn on_device<T>(
     }
 }
 
-pub(crate) fn job<D: Device>(name: &str, args: &ModelArgs, update: &OptimizerArgs, device: &D) -> Result<Job, Failure> {
+pub(crate) fn job<D: Device>(name: &str, args: &NetArgs, update: &OptimizerArgs, device: &D) -> Result<Job, Failure> {
     let network = network(name, args)?;
     let (batch, accumulate) = (batch(args, &*network)?, usize::from(update.accumulate));
     let (last_batch, lengths) = (update.last_batch, update.buckets.clone());
@@ -93,14 +97,78 @@ pub(crate) fn job<D: Device>(name: &str, args: &ModelArgs, update: &OptimizerArg
     Ok(Job::new(&network, recipe, device)?)
 }
 
+/// More would take longer than anybody waits, and counts of steps would overflow.
+const MOST_EPOCHS: usize = 1_000_000;
+
+/// File that `--checkpoint` writes into its folder.
+const CHECKPOINT: &str = "checkpoint.safetensors";
+
+/// A training, ready but for memory.
+pub(crate) struct Training {
+    pub(crate) job: Job,
+    pub(crate) data: Splits,
+    /// Steps of the whole of it.
+    pub(crate) steps: u64,
+    pub(crate) schedule: Schedule,
+}
+
+impl Training {
+    /// A line on it.
+    pub(crate) fn about(&self, model: &str) -> String {
+        let parameters = n_parameters(&self.job.train);
+        let Recipe { batch, accumulate, .. } = self.job.recipe;
+        let times = if accumulate > 1 { format!(" × {accumulate}") } else { String::new() };
+        format!("{model}: {parameters} parameters, batch {batch}{times}, {} ops in a step", self.job.train.calls.len())
+    }
+}
+
+/// The file that a training's state is saved to, if it is to be.
+pub(crate) fn checkpoint_of(args: &TrainingArgs) -> Option<PathBuf> {
+    args.checkpoint.as_ref().map(|folder| folder.join(CHECKPOINT))
+}
+
+/// Finds out, before anything is opened or made, what is wrong with numbers and with files to be written. Makes the folder of checkpoints.
+pub(crate) fn check(args: &TrainingArgs) -> Result<(), Failure> {
+    if !(args.lr > 0.0 && args.lr.is_finite()) {
+        return Err(Failure::Usage(format!("--lr {} is no learning rate; it must be above zero", args.lr)));
+    }
+    if args.epochs == 0 {
+        return Err(Failure::Usage("--epochs 0 trains nothing; the least is 1".to_owned()));
+    }
+    if args.epochs > MOST_EPOCHS {
+        return Err(Failure::Usage(format!("--epochs {} are too many; the most is {MOST_EPOCHS}", args.epochs)));
+    }
+    if let Some(folder) = &args.checkpoint {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder '{}'", folder.display()))?;
+    }
+    for path in args.save.iter().chain(&checkpoint_of(args)) {
+        checkpoint::check_writable(path)?;
+    }
+    Ok(())
+}
+
+/// A training on a device. What is wrong with its data or its schedule is found out before anything is planned.
+pub(crate) fn training<D: Device>(args: &TrainingArgs, device: &D) -> Result<Training, Failure> {
+    let job = job(&args.model, &args.net, &args.optimizer, device)?;
+    let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
+    let data = data::open_with(name, &*job.network, args.seed, &data::Options { augment: args.augment })?;
+    let per_epoch = job.recipe.batching().per_epoch(&*data.train)?;
+    let steps = args.epochs as u64 * per_epoch;
+    let steps = if args.steps == 0 { steps } else { (args.steps as u64).min(steps) };
+    let schedule = Schedule::parse(&args.schedule, steps, per_epoch)
+        .map_err(|error| Failure::Usage(format!("--schedule: {error}")))?
+        .with_warmup(args.warmup);
+    Ok(Training { job, data, steps, schedule })
+}
+
 /// The model of `eval` and `predict` on a device.
 pub(crate) fn trained<D: Backend>(
     args: &TrainedArgs,
     device: Arc<D>,
 ) -> Result<(Predictor<D>, Arc<dyn Network>), Failure> {
     let planner = policy(&args.policy.policy)?;
-    let network = network(&args.model, &args.step)?;
-    let batch = batch(&args.step, &*network)?;
+    let network = network(&args.model, &args.step.net)?;
+    let batch = batch(&args.step.net, &*network)?;
     let job = Inference::new(&network, batch, &*device)?;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.eval.trace, &limits)?;
@@ -111,7 +179,7 @@ pub(crate) fn trained<D: Backend>(
 }
 
 /// Samples in a batch.
-fn batch(args: &ModelArgs, network: &dyn Network) -> Result<usize, Failure> {
+fn batch(args: &NetArgs, network: &dyn Network) -> Result<usize, Failure> {
     let default = if matches!(network.task(), Task::Nodes { .. }) { 1 } else { 64 };
     match args.batch.unwrap_or(default) {
         0 => Err(Failure::Usage("--batch 0 trains nothing; the least is 1".to_owned())),
@@ -121,7 +189,7 @@ fn batch(args: &ModelArgs, network: &dyn Network) -> Result<usize, Failure> {
 }
 
 /// The network of a name with the settings that are asked for.
-pub(crate) fn network(name: &str, args: &ModelArgs) -> Result<Arc<dyn Network>, Failure> {
+pub(crate) fn network(name: &str, args: &NetArgs) -> Result<Arc<dyn Network>, Failure> {
     let mut given: BTreeMap<String, f64> = args.set.iter().cloned().collect();
     given.extend(args.size.map(|size| ("size".to_owned(), f64::from(size))));
     model(name)?.network(&given).map_err(|error| Failure::Usage(error.to_string()))

@@ -3,29 +3,27 @@
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;
+use std::time::Instant;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tensile_core::checkpoint;
-use tensile_core::exec::{ExecutorOptions, StepSpans, Ticket};
-use tensile_core::optim::schedule::Schedule;
+use tensile_core::exec::{ExecutorOptions, Ticket};
 use tensile_models::backend::{Backend, Visitor};
 use tensile_models::budget::Budget;
-use tensile_models::data::{self, Loader, Position, Splits};
-use tensile_models::job::Job;
-use tensile_models::report::{self, Report};
-use tensile_models::trainer::{Evaluation, TrainError, Trainer, loss_of};
+use tensile_models::course::{Evaluation, loss_of};
+use tensile_models::data::{Loader, Position};
+use tensile_models::html::{self, JobPart, Page};
+use tensile_models::report::Report;
+use tensile_models::trainer::{TrainError, Trainer};
 use tensile_sched::baseline::NoEviction;
-use tensile_sched::{Bytes, Limits, Nanos, Planned, Planner, floor, timeline};
+use tensile_sched::{Bytes, Limits, Planner, floor, timeline};
 
 use crate::Failure;
 use crate::args::TrainArgs;
 use crate::output::{table, write};
 use crate::{plan, setup};
-
-/// More would take longer than anybody waits, and counts of steps would overflow.
-const MOST_EPOCHS: usize = 1_000_000;
 
 /// One line of `--json` for each step.
 #[derive(Serialize)]
@@ -55,23 +53,12 @@ struct ReportLine<'a> {
 
 pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let planner = setup::policy(&args.policy.policy)?;
-    if !(args.lr > 0.0 && args.lr.is_finite()) {
-        return Err(Failure::Usage(format!("--lr {} is no learning rate; it must be above zero", args.lr)));
-    }
-    if args.epochs == 0 {
-        return Err(Failure::Usage("--epochs 0 trains nothing; the least is 1".to_owned()));
-    }
-    if args.epochs > MOST_EPOCHS {
-        return Err(Failure::Usage(format!("--epochs {} are too many; the most is {MOST_EPOCHS}", args.epochs)));
-    }
-    if let Some(folder) = &args.checkpoint {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder '{}'", folder.display()))?;
-    }
-    let checkpoint = args.checkpoint.as_ref().map(|folder| folder.join(CHECKPOINT));
-    for path in args.save.iter().chain(&args.timeline).chain(&checkpoint) {
+    setup::check(&args.training)?;
+    for path in args.timeline.iter().chain(&args.report) {
         checkpoint::check_writable(path)?;
     }
-    setup::on_device(&args.step.device, &args.policy, args.timeline.is_some(), Train { args, planner })
+    let op_times = args.timeline.is_some() || args.report.is_some();
+    setup::on_device(&args.device, &args.policy, op_times, Train { args, planner })
 }
 
 struct Train<'a> {
@@ -88,16 +75,8 @@ impl Visitor for Train<'_> {
 }
 
 fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) -> Result<(), Failure> {
-    let job = setup::job(&args.model, &args.step, &args.optimizer, &*device)?;
-    let name = args.data.as_deref().unwrap_or(data::default_for(&*job.network));
-    let data = data::open_with(name, &*job.network, args.seed, &data::Options { augment: args.augment })?;
-    // What is wrong with the data or the schedule is found out before anything is planned or trained.
-    let per_epoch = job.recipe.batching().per_epoch(&*data.train)?;
-    let steps = args.epochs as u64 * per_epoch;
-    let steps = if args.steps == 0 { steps } else { (args.steps as u64).min(steps) };
-    let schedule = Schedule::parse(&args.schedule, steps, per_epoch)
-        .map_err(|error| Failure::Usage(format!("--schedule: {error}")))?
-        .with_warmup(args.warmup);
+    let training = setup::training(&args.training, &*device)?;
+    let job = &training.job;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.train.trace, &limits)?;
     limits.mode = args.policy.mode.into();
@@ -105,30 +84,37 @@ fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) ->
     let [budget, host] = setup::memory(&*device, args.budget, &args.policy, full)?;
     limits.host = host;
     limits.link = device.link_for(full.min(host))?;
+    let about = training.about(&args.training.model);
     if !args.json {
-        describe(args, &job, &none, &limits, budget)?;
+        out!("{about}");
+        let lowest = floor(&job.train.trace, &limits)?.bytes;
+        let budget = if budget == Bytes::MAX { "unlimited".to_owned() } else { budget.to_string() };
+        out!("  without a limit {full}, floor {lowest}, budget {budget}\n");
     }
 
-    let session = Session { args, device, job, data, steps, schedule };
+    let session = Session { args, device, training };
     let limited = Limits { device: budget, ..limits.clone() };
-    let mut reports = Vec::new();
-    let mut reference = None;
+    let mut runs = Vec::new();
     if args.compare {
         // Whether the budget can be held is found out before the first of two trainings, not after it.
-        planner.plan(&session.job.train.trace, &limited).map_err(TrainError::Plan)?;
+        planner.plan(&session.training.job.train.trace, &limited).map_err(TrainError::Plan)?;
     }
     if args.compare {
         let unlimited = Limits { device: Bytes::MAX, ..limits };
-        let (losses, report) = session.train("unlimited", planner, unlimited, Budget::Unlimited, None)?;
-        reference = Some(losses);
-        reports.push(report);
+        runs.push(session.train("unlimited", planner, unlimited, Budget::Unlimited, None)?);
     }
-    let (losses, report) =
-        session.train(&args.budget.to_string(), planner, limited, args.budget, reference.as_deref())?;
-    reports.push(report);
+    let reference = runs.first().map(|run: &Run| run.losses.clone());
+    runs.push(session.train(&args.budget.to_string(), planner, limited, args.budget, reference.as_deref())?);
+    if let Some(path) = &args.report {
+        let page = Page { title: format!("Training {}", args.training.model), about, ..Page::default() };
+        let jobs = runs.iter_mut().map(|run| std::mem::take(&mut run.shown)).collect();
+        write(path, Page { jobs, ..page }.render().as_bytes())?;
+    }
+    let losses = &runs[runs.len() - 1].losses;
     let losses_equal = reference.map(|reference| {
-        reference.len() == losses.len() && reference.iter().zip(&losses).all(|(a, b)| a.to_bits() == b.to_bits())
+        reference.len() == losses.len() && reference.iter().zip(losses).all(|(a, b)| a.to_bits() == b.to_bits())
     });
+    let reports: Vec<Report> = runs.iter().map(|run| run.report.clone()).collect();
     if args.json {
         let line = ReportLine { reports: &reports, losses_equal };
         out!("{}", serde_json::to_string(&line).expect("plain data becomes JSON"));
@@ -145,33 +131,28 @@ fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) ->
     }
 }
 
-fn describe(args: &TrainArgs, job: &Job, none: &Planned, limits: &Limits, budget: Bytes) -> Result<(), Failure> {
-    let lowest = floor(&job.train.trace, limits)?;
-    let parameters: usize = report::n_parameters(&job.train);
-    let times = if job.recipe.accumulate > 1 { format!(" × {}", job.recipe.accumulate) } else { String::new() };
-    let (batch, ops) = (job.recipe.batch, job.train.calls.len());
-    out!("{}: {parameters} parameters, batch {batch}{times}, {ops} ops in a step", args.model);
-    out!(
-        "  without a limit {}, floor {}, budget {}\n",
-        none.report.arena,
-        lowest.bytes,
-        if budget == Bytes::MAX { "unlimited".to_owned() } else { budget.to_string() }
-    );
-    Ok(())
-}
-
 struct Session<'a, D> {
     args: &'a TrainArgs,
     device: Arc<D>,
-    job: Job,
-    data: Splits,
-    /// Steps of the whole training.
-    steps: u64,
-    schedule: Schedule,
+    training: setup::Training,
 }
 
-/// File that `--checkpoint` writes into its folder.
-const CHECKPOINT: &str = "checkpoint.safetensors";
+/// A finished training.
+struct Run {
+    /// Of each step.
+    losses: Vec<f32>,
+    report: Report,
+    /// What `--report` shows of it.
+    shown: JobPart,
+}
+
+/// Figures as pages take them.
+pub(crate) fn owned(rows: Vec<(&str, String)>) -> Vec<(String, String)> {
+    rows.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
+}
+
+/// Tensors in a report.
+pub(crate) const MOST_FATES: usize = 40;
 
 /// A step that has been begun; it and its epoch count from 0.
 struct Begun {
@@ -181,7 +162,7 @@ struct Begun {
 }
 
 impl<D: Backend> Session<'_, D> {
-    /// One whole training; gives the loss of each step. `reference`: losses of the run without a limit, to print beside.
+    /// One whole training. `reference`: losses of the run without a limit, to print beside.
     fn train(
         &self,
         run: &str,
@@ -189,74 +170,78 @@ impl<D: Backend> Session<'_, D> {
         limits: Limits,
         budget: Budget,
         reference: Option<&[f32]>,
-    ) -> Result<(Vec<f32>, Report), Failure> {
-        let args = self.args;
+    ) -> Result<Run, Failure> {
+        let setup::Training { job, data, steps, schedule } = &self.training;
+        let (args, training, steps) = (self.args, &self.args.training, *steps);
         let before = self.device.begin_count();
         let options = ExecutorOptions { profile: true, ..ExecutorOptions::default() };
         let device_budget = limits.device;
-        let mut trainer =
-            Trainer::new(Arc::clone(&self.device), self.job.clone(), planner, limits, options, args.seed)?;
-        if let Some(path) = &args.load {
+        let mut trainer = Trainer::new(Arc::clone(&self.device), job.clone(), planner, limits, options, training.seed)?;
+        if let Some(path) = &training.load {
             trainer.load(path)?;
         }
-        let checkpoint = args.checkpoint.as_ref().map(|folder| folder.join(CHECKPOINT));
+        let checkpoint = setup::checkpoint_of(training);
         let from = match &checkpoint {
             Some(path) if args.resume => trainer.resume(path)?,
             _ => Position::default(),
         };
-        let mut loader = Loader::new(Arc::clone(&self.data.train), self.job.recipe.batching(), args.seed, from)?;
+        let mut loader = Loader::new(Arc::clone(&data.train), job.recipe.batching(), training.seed, from)?;
         let first = trainer.steps();
-        let progress = Progress::new(run, first, self.steps, args.json, reference);
+        let progress = Progress::new(run, first, steps, args.json, reference);
         let is_last = !args.compare || reference.is_some();
+        let start = Instant::now();
         let mut losses = Vec::new();
         let mut evaluation = None;
+        let mut shown = JobPart { name: run.to_owned(), ..JobPart::default() };
+        shown.budget = (device_budget != Bytes::MAX).then_some(device_budget);
         let mut in_flight: VecDeque<Begun> = VecDeque::new();
-        for step in first..self.steps {
+        for step in first..steps {
             let epoch = loader.position().epoch;
             let batch = loader.next_batch()?;
-            let lr = self.schedule.lr(step, f64::from(args.lr));
+            let lr = schedule.lr(step, f64::from(training.lr));
             in_flight.push_back(Begun { ticket: trainer.begin(&batch, lr)?, step, epoch });
             loader.recycle(batch);
-            let is_end = step + 1 == self.steps;
+            let is_end = step + 1 == steps;
             let epoch_ends = loader.position().batch == 0 || is_end;
             let saves = checkpoint.is_some()
-                && (is_end || if args.every > 0 { (step + 1) % args.every == 0 } else { epoch_ends });
+                && (is_end || if training.every > 0 { (step + 1) % training.every == 0 } else { epoch_ends });
             while in_flight.len() > usize::from(!epoch_ends && !saves) {
                 let begun = in_flight.pop_front().expect("just counted");
-                let loss = loss_of(&trainer.finish(begun.ticket)?, begun.step, args.optimizer.nonfinite)?;
+                let loss = loss_of(&trainer.finish(begun.ticket)?, begun.step, training.optimizer.nonfinite)?;
                 losses.push(loss);
+                shown.losses.push((begun.step + 1, loss));
                 let is_epochs_last = epoch_ends && in_flight.is_empty();
-                if is_end && is_epochs_last && is_last {
-                    self.write_timeline(&mut trainer)?;
+                if is_end && is_epochs_last {
+                    shown.steps = trainer.executor().latest_spans()?.as_ref().map(plan::in_time).unwrap_or_default();
+                    if let Some(path) = args.timeline.as_ref().filter(|_| is_last && !shown.steps.is_empty()) {
+                        write(path, timeline::to_json(&shown.steps).as_bytes())?;
+                    }
                 }
                 // It belongs to the last step of an epoch, when nothing is in flight.
                 if is_epochs_last {
-                    evaluation = Some(trainer.evaluate(&*self.data.test)?);
+                    let found = trainer.evaluate(&*data.test)?;
+                    shown.test_losses.push((begun.step + 1, found.loss));
+                    evaluation = Some(found);
                 }
                 progress.step(begun.step, begun.epoch, loss, evaluation.filter(|_| is_epochs_last));
+            }
+            let memory = trainer.executor().arena_bytes();
+            if is_end || shown.memory.last().is_none_or(|last| last.1 != memory) {
+                shown.memory.push((start.elapsed().as_secs_f64(), memory));
             }
             if let Some(path) = checkpoint.as_ref().filter(|_| saves) {
                 trainer.save_training(path, loader.position())?;
             }
         }
         progress.end();
-        if let Some(path) = args.save.as_ref().filter(|_| is_last) {
+        if let Some(path) = training.save.as_ref().filter(|_| is_last) {
             trainer.save(path)?;
         }
-        Ok((losses, Report::new(run, &mut trainer, before, budget, device_budget, evaluation)?))
-    }
-
-    /// Writes the last step, if asked to.
-    fn write_timeline(&self, trainer: &mut Trainer<'_, D>) -> Result<(), Failure> {
-        let Some(path) = &self.args.timeline else { return Ok(()) };
-        let Some(StepSpans { program: compiled, spans }) = trainer.executor().latest_spans()? else { return Ok(()) };
-        let (trace, planned, limits) = (&compiled.step().trace, compiled.planned(), compiled.limits());
-        let end = spans.iter().map(|span| span.end).max().unwrap_or(0);
-        let period = Nanos(u64::try_from(end).unwrap_or(0));
-        let measured = timeline::lanes("measured", trace, &planned.synced, limits, &spans, &[], period);
-        let predicted = plan::simulated(trace, planned, limits);
-        write(path, timeline::to_json(&[predicted, measured]).as_bytes())?;
-        Ok(())
+        let report = Report::new(run, &mut trainer, before, budget, device_budget, evaluation)?;
+        let program = trainer.train_program();
+        shown.fates = html::fates(&program.step().trace, &program.planned().synced, MOST_FATES);
+        shown.figures = owned(report.rows());
+        Ok(Run { losses, report, shown })
     }
 }
 
