@@ -16,6 +16,7 @@ pub mod nn;
 pub mod op;
 pub mod optim;
 pub mod random;
+pub mod runtime;
 pub mod tensor;
 #[cfg(any(test, feature = "conformance"))]
 pub mod testing;

@@ -9,11 +9,13 @@
 //! - [`programs`]: whole training steps under tight and loose budgets: the same bits on the device itself.
 //! - [`reports`]: faults that people have met in other systems, as experiments.
 //! - [`streams`]: copies, events between streams, failures.
+//! - [`jobs`]: several jobs that share a device.
 //! - [`memory`]: limits, resizing, out of memory.
 
 mod cases;
 pub mod fixtures;
 pub mod harness;
+pub mod jobs;
 pub mod memory;
 pub mod ops;
 pub mod programs;

@@ -50,6 +50,15 @@ impl Ticket {
     }
 }
 
+/// What becomes of arenas when another program follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sizes {
+    /// They grow if they must, so that programs can take turns.
+    Grow,
+    /// They get the size of the program.
+    Exact,
+}
+
 /// A step in flight.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
@@ -113,6 +122,38 @@ impl<D: Device> Executor<D> {
         options: ExecutorOptions,
         mut init: impl FnMut(&Persistent, usize, &mut [u8]),
     ) -> Result<Self, ExecError> {
+        Self::try_new(device, compiled, options, |persistent, first, bytes| {
+            init(persistent, first, bytes);
+            Ok(())
+        })
+    }
+
+    /// As [`new`](Self::new), with first values that may fail to come.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new), and of `init`.
+    pub fn try_new<E: From<ExecError>>(
+        device: Arc<D>,
+        compiled: &Arc<Compiled>,
+        options: ExecutorOptions,
+        mut init: impl FnMut(&Persistent, usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut executor = Self::allocate(device, compiled, options)?;
+        for (index, persistent) in compiled.step().persistents.iter().enumerate() {
+            let all = persistent.ty.bytes();
+            for first in (0..all).step_by(INIT_PART) {
+                executor.with_staging(INIT_PART.min(all - first), |executor, bytes| {
+                    bytes.fill(0);
+                    init(persistent, first, bytes)?;
+                    Ok::<(), E>(executor.store(index, first, bytes)?)
+                })?;
+            }
+        }
+        Ok(executor)
+    }
+
+    /// Everything but the values of the persistent tensors.
+    fn allocate(device: Arc<D>, compiled: &Arc<Compiled>, options: ExecutorOptions) -> Result<Self, ExecError> {
         compiled.fits_device(device.info())?;
         let (arena_bytes, host_bytes) = (compiled.arena().0, compiled.host_arena().0);
         let marks =
@@ -137,16 +178,6 @@ impl<D: Device> Executor<D> {
             device,
         };
         executor.current = executor.program(compiled)?;
-        for (index, persistent) in compiled.step().persistents.iter().enumerate() {
-            let all = persistent.ty.bytes();
-            for first in (0..all).step_by(INIT_PART) {
-                executor.with_staging(INIT_PART.min(all - first), |executor, bytes| {
-                    bytes.fill(0);
-                    init(persistent, first, bytes);
-                    executor.store(index, first, bytes)
-                })?;
-            }
-        }
         Ok(executor)
     }
 
@@ -164,7 +195,7 @@ impl<D: Device> Executor<D> {
         if self.in_flight.len() >= 2 {
             return Err(ExecError::InFlight);
         }
-        self.switch(compiled)?;
+        self.switch(compiled, Sizes::Grow)?;
         let iteration = self.next_iteration;
         for input in &compiled.step().inputs {
             let slot = compiled.slot(input.tensor, iteration);
@@ -229,6 +260,34 @@ impl<D: Device> Executor<D> {
             }
         }
         self.drained = true;
+        Ok(())
+    }
+
+    /// Drains the lanes and makes a program the current one, as beginning a step with it would, with arenas of exactly the size that it needs: where it needs less than the
+    /// program before, the rest is given back to the device.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin). If memory is short ([`DeviceError::OutOfMemory`], [`DeviceError::HostOutOfMemory`], [`DeviceError::DiskFull`]) everything is as it was, and the job can go
+    /// on with the program before.
+    pub fn take_over(&mut self, compiled: &Arc<Compiled>) -> Result<(), ExecError> {
+        self.check_failed()?;
+        self.switch(compiled, Sizes::Exact)
+    }
+
+    /// Drains the lanes and forgets a program and its statistics, unless it is the current one. It can be run again later.
+    ///
+    /// # Errors
+    /// As [`drain`](Self::drain).
+    pub fn forget(&mut self, compiled: &Arc<Compiled>) -> Result<(), ExecError> {
+        self.drain()?;
+        let known = self.programs.iter().position(|program| Arc::ptr_eq(&program.compiled, compiled));
+        let Some(index) = known.filter(|&index| index != self.current) else { return Ok(()) };
+        self.programs.remove(index);
+        self.current -= usize::from(self.current > index);
+        self.latest = self.latest.filter(|latest| latest.program != index).map(|mut latest| {
+            latest.program -= usize::from(latest.program > index);
+            latest
+        });
         Ok(())
     }
 
@@ -325,15 +384,15 @@ impl<D: Device> Executor<D> {
     }
 
     /// Makes a program the current one.
-    fn switch(&mut self, compiled: &Arc<Compiled>) -> Result<(), ExecError> {
-        if Arc::ptr_eq(self.compiled(), compiled) {
+    fn switch(&mut self, compiled: &Arc<Compiled>, sizes: Sizes) -> Result<(), ExecError> {
+        if Arc::ptr_eq(self.compiled(), compiled) && sizes == Sizes::Grow {
             return Ok(());
         }
         compiled.fits_device(self.device.info())?;
         same_job(&self.compiled().step().persistents, &compiled.step().persistents)?;
         self.drain()?;
         let next = self.program(compiled)?;
-        self.make_room(compiled)?;
+        self.make_room(compiled, sizes)?;
         self.current = next;
         Ok(())
     }
@@ -367,7 +426,7 @@ impl<D: Device> Executor<D> {
 }
 
 /// Programs of one job agree on the persistent tensors.
-fn same_job(ours: &[Persistent], theirs: &[Persistent]) -> Result<(), ExecError> {
+pub(super) fn same_job(ours: &[Persistent], theirs: &[Persistent]) -> Result<(), ExecError> {
     if ours.len() != theirs.len() {
         let detail = format!("{} against {} of them", theirs.len(), ours.len());
         return Err(ExecError::OtherJob { detail });

@@ -15,5 +15,5 @@ pub use compiled::Compiled;
 pub use error::ExecError;
 pub use executor::{Executor, ExecutorOptions, Ticket};
 pub use lower::{Call, CallArg, Named, Step, lower};
-pub use persistent::PersistentValue;
+pub use persistent::{Parked, PersistentValue};
 pub use stats::{CopyStats, OpStats, ProgramStats, StepOutput, StepResult, StepSpans, StepTimings};

@@ -6,7 +6,7 @@ use tensile_sched::{Bytes, Home};
 
 use super::compiled::Compiled;
 use super::error::ExecError;
-use super::executor::Executor;
+use super::executor::{Executor, ExecutorOptions, Sizes, same_job};
 use crate::device::host::count::{Tag, with_tag};
 use crate::device::{Device, Region};
 use crate::graph::Persistent;
@@ -19,6 +19,9 @@ pub struct PersistentValue {
     /// The elements, in the machine's byte order.
     pub bytes: Vec<u8>,
 }
+
+/// Parked tensors start at multiples of this.
+const PARKED_ALIGNMENT: u64 = 64;
 
 impl<D: Device> Executor<D> {
     /// Drains the lanes and reads a persistent tensor by its name, wherever it is.
@@ -104,12 +107,13 @@ impl<D: Device> Executor<D> {
 
     /// Makes the arenas fit a program that is to follow, and moves persistent tensors if its boundary differs. The lanes are drained.
     ///
-    /// With the same boundary arenas only grow, so that programs can take turns. With another one the device arena gets exactly the new size. On the way host memory
-    /// holds the new host arena beside the old one, and a copy of the tensors that the new boundary has on the device only.
-    pub(super) fn make_room(&mut self, next: &Compiled) -> Result<(), ExecError> {
+    /// With another boundary the device arena gets exactly the new size. On the way host memory holds the new host arena beside the old one, and a copy of the tensors
+    /// that the new boundary has on the device only ([`Compiled::takeover_host`]).
+    pub(super) fn make_room(&mut self, next: &Compiled, sizes: Sizes) -> Result<(), ExecError> {
         let (device_bytes, host_bytes) = (next.arena().0, next.host_arena().0);
         let moves = self.compiled().homes() != next.homes();
-        if moves || self.host_bytes < host_bytes {
+        let differs = |now: u64, then: u64| now < then || (sizes == Sizes::Exact && now != then);
+        if moves || differs(self.host_bytes, host_bytes) {
             let host = self.device.alloc_host_arena(host_bytes)?;
             let mut device_only = Vec::new();
             for (index, home) in next.homes().iter().enumerate() {
@@ -140,7 +144,7 @@ impl<D: Device> Executor<D> {
                 outcome?;
             }
         }
-        if self.arena_bytes < device_bytes {
+        if differs(self.arena_bytes, device_bytes) {
             self.device.resize_arena(&mut self.arena, device_bytes)?;
             self.arena_bytes = device_bytes;
         }
@@ -167,7 +171,90 @@ impl<D: Device> Executor<D> {
     }
 }
 
+/// The persistent tensors of a job that is not on the device: in a host arena of their own.
+pub struct Parked<D: Device> {
+    host: D::HostArena,
+    /// Where each is.
+    regions: Vec<Region>,
+    persistents: Vec<Persistent>,
+    bytes: u64,
+    device: Arc<D>,
+}
+
+impl<D: Device> Executor<D> {
+    /// Drains the lanes, brings all persistent tensors to a host arena, and gives the device arena and the streams up. Until it is done host memory holds both host arenas.
+    ///
+    /// # Errors
+    /// As [`drain`](Self::drain); with [`DeviceError::HostOutOfMemory`](crate::DeviceError::HostOutOfMemory) and
+    /// [`DeviceError::DiskFull`](crate::DeviceError::DiskFull) the executor can still be used.
+    pub fn park(mut self) -> Result<Parked<D>, (Box<Self>, ExecError)> {
+        match self.copy_to_host() {
+            Ok(parked) => Ok(parked),
+            Err(error) => Err((Box::new(self), error)),
+        }
+    }
+
+    fn copy_to_host(&mut self) -> Result<Parked<D>, ExecError> {
+        self.drain()?;
+        let compiled = Arc::clone(self.compiled());
+        let persistents = compiled.step().persistents.clone();
+        let mut bytes = 0;
+        let mut regions = Vec::with_capacity(persistents.len());
+        for persistent in &persistents {
+            let region = Region { offset: bytes, bytes: persistent.ty.bytes() as u64 };
+            bytes = region.end().next_multiple_of(PARKED_ALIGNMENT);
+            regions.push(region);
+        }
+        let host = self.device.alloc_host_arena(bytes)?;
+        for (index, region) in regions.iter().enumerate() {
+            self.with_staging(region.bytes as usize, |executor, staging| {
+                executor.load(index, staging)?;
+                executor.device.write_host(&host, *region, staging).map_err(ExecError::from)
+            })?;
+        }
+        Ok(Parked { host, regions, persistents, bytes, device: Arc::clone(&self.device) })
+    }
+
+    /// Goes on where a job was parked, with any program of it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and [`ExecError::OtherJob`]; what is parked stays so.
+    pub fn unpark(parked: &Parked<D>, compiled: &Arc<Compiled>, options: ExecutorOptions) -> Result<Self, ExecError> {
+        same_job(&parked.persistents, &compiled.step().persistents)?;
+        let mut index = 0;
+        Self::try_new(Arc::clone(&parked.device), compiled, options, |persistent, first, bytes| {
+            // Parts come in the order of the persistent tensors.
+            while parked.persistents[index].name != persistent.name {
+                index += 1;
+            }
+            let whole = parked.regions[index];
+            let part = Region { offset: whole.offset + first as u64, bytes: bytes.len() as u64 };
+            Ok::<(), ExecError>(parked.device.read_host(&parked.host, part, bytes)?)
+        })
+    }
+}
+
+impl<D: Device> Parked<D> {
+    /// Bytes of host memory that it takes.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.bytes)
+    }
+}
+
 impl Compiled {
+    /// Bytes that [`Executor::park`] takes for this job.
+    pub fn parked_bytes(&self) -> Bytes {
+        let aligned = |persistent: &Persistent| (persistent.ty.bytes() as u64).next_multiple_of(PARKED_ALIGNMENT);
+        Bytes(self.step().persistents.iter().map(aligned).sum())
+    }
+
+    /// Most bytes of host memory that taking this program over needs beside the old host arena: its own host arena, and those persistent tensors that it has on the device only.
+    pub fn takeover_host(&self) -> Bytes {
+        let on_device_only = self.homes().iter().enumerate().filter(|(_, home)| home.host.is_none());
+        let set_aside: u64 = on_device_only.map(|(index, _)| self.bytes_of_persistent(index) as u64).sum();
+        Bytes(self.host_arena().0 + set_aside)
+    }
+
     fn bytes_of_persistent(&self, index: usize) -> usize {
         self.step().persistents[index].ty.bytes()
     }

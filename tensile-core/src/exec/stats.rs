@@ -71,6 +71,34 @@ impl ProgramStats {
         Self { ops: vec![OpStats::default(); n_ops], ..Self::default() }
     }
 
+    /// Adds what was measured of another program of the same step.
+    ///
+    /// # Panics
+    /// If the other is of a step with another number of ops.
+    pub fn merge(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.step_time += other.step_time;
+        self.compute_time += other.compute_time;
+        self.stall_time += other.stall_time;
+        for (sum, copies) in [(&mut self.swap_outs, other.swap_outs), (&mut self.swap_ins, other.swap_ins)] {
+            sum.count += copies.count;
+            sum.bytes += copies.bytes;
+            sum.time += copies.time;
+        }
+        self.evictions += other.evictions;
+        self.reruns += other.reruns;
+        if self.ops.is_empty() {
+            self.ops.clone_from(&other.ops);
+            return;
+        }
+        assert_eq!(self.ops.len(), other.ops.len(), "both are of one step");
+        for (sum, op) in self.ops.iter_mut().zip(&other.ops).filter(|(_, op)| op.count > 0) {
+            sum.min = if sum.count == 0 { op.min } else { sum.min.min(op.min) };
+            sum.count += op.count;
+            sum.total += op.total;
+        }
+    }
+
     /// Counts a finished step of a program.
     pub(super) fn add_step(&mut self, compiled: &Compiled, timings: &StepTimings) {
         let report = &compiled.planned().report;

@@ -112,9 +112,11 @@ impl Memory {
     /// As [`new`](Self::new); then the memory is unchanged.
     pub(super) fn resize(&mut self, tag: Tag, bytes: u64) -> Result<(), DeviceError> {
         let before = self.bytes();
-        self.ledger.book(before, bytes)?;
+        // What is given back counts as long as it is there.
+        let booked = before.max(bytes);
+        self.ledger.book(before, booked)?;
         if let Err(error) = refuse_beyond_system(bytes, before) {
-            self.ledger.book(bytes, before).expect("these bytes were booked before");
+            self.ledger.book(booked, before).expect("these bytes were booked before");
             return Err(error);
         }
         let kept = Region { offset: 0, bytes: before.min(bytes) };
@@ -124,13 +126,13 @@ impl Memory {
         let (start, result) = match allocate(tag, bytes) {
             Some(start) => (start, Ok(())),
             None => {
-                self.ledger.book(bytes, before).expect("these bytes were booked before");
                 let start = allocate(tag, before).expect("the bytes just freed can be had again");
                 (start, Err(out_of_memory(bytes, before)))
             }
         };
         self.start = start;
         self.bytes = if result.is_ok() { bytes } else { before } as usize;
+        self.ledger.book(booked, self.bytes()).expect("fewer bytes always fit");
         self.write(kept, &saved);
         result
     }
@@ -147,8 +149,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.ledger.book(self.bytes(), 0).expect("giving bytes back always fits");
+        let bytes = self.bytes();
         self.free();
+        self.ledger.book(bytes, 0).expect("giving bytes back always fits");
     }
 }
 
