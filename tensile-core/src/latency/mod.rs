@@ -1,12 +1,22 @@
 //! How long ops will take: told before a job's first iteration, corrected by what is measured afterwards.
 //!
-//! A [`Roofline`] needs nothing but the device's rates. [`Corrected`] follows the latencies of one step while it runs.
+//! A [`Roofline`] needs nothing but the device's rates. [`Learned`] corrects it by a small network, trained on ops that were measured on the device
+//! (the paper's answer to cold starts). [`Corrected`] follows the latencies of one step while it runs.
 
 mod corrected;
+mod error;
+mod features;
+mod file;
+mod learned;
+
+use std::fmt;
 
 use tensile_sched::{Nanos, TraceError};
 
 pub use corrected::Corrected;
+pub use error::LatencyError;
+pub use features::{Features, N_FEATURES};
+pub use learned::{Accuracy, Learned, Sample, TrainOptions, split};
 
 use crate::device::DeviceInfo;
 use crate::exec::Step;
@@ -17,7 +27,7 @@ use crate::tensor::TensorType;
 const MOST: u64 = 1 << 40;
 
 /// Tells latencies of ops on one device.
-pub trait Latencies: Send + Sync {
+pub trait Latencies: fmt::Debug + Send + Sync {
     /// How long an op on these types will take while `load` jobs share the device (1 = it is alone there). Neither zero nor without end.
     fn predict(&self, op: &Op, inputs: &[TensorType], outputs: &[TensorType], load: f64) -> Nanos;
 }
