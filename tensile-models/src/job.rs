@@ -9,8 +9,11 @@ use serde::Deserialize;
 use tensile_core::Device;
 use tensile_core::exec::{Named, Step, lower};
 use tensile_core::graph::{Graph, GraphError, Value};
+use tensile_core::latency::Latencies;
 use tensile_core::nn::{Mode, Net};
 use tensile_core::optim::{self, Optimizer};
+
+use tensile_sched::TraceError;
 
 use crate::data::{Batch, BatchShape, Batching, LastBatch};
 use crate::zoo::{IGNORED, Network, Task};
@@ -91,6 +94,8 @@ pub struct Job {
     pub train: Arc<Step>,
     /// Forward only, as in evaluation: running statistics, no dropout.
     pub eval: Arc<Step>,
+    /// What tells latencies, and for how many jobs on the device, where that is not the device's rates.
+    latencies: Option<(Arc<dyn Latencies>, f64)>,
 }
 
 impl Job {
@@ -121,7 +126,17 @@ impl Job {
             train: Arc::new(lower(&graph, device)?),
             eval: Arc::new(lower(&eval, device)?),
             recipe,
+            latencies: None,
         })
+    }
+
+    /// The same steps, and those for [other shapes](Self::step_for), with latencies as told for a device that `load` jobs share.
+    ///
+    /// # Errors
+    /// As [`Step::with_latencies`].
+    pub fn with_latencies(self, latencies: Arc<dyn Latencies>, load: f64) -> Result<Self, TraceError> {
+        let told = |step: &Step| step.with_latencies(&*latencies, load).map(Arc::new);
+        Ok(Self { train: told(&self.train)?, eval: told(&self.eval)?, latencies: Some((latencies, load)), ..self })
     }
 
     /// The shape of batches that [`train`](Self::train) is for.
@@ -137,8 +152,11 @@ impl Job {
         if *shape == self.shape() {
             return Ok(Arc::clone(&self.train));
         }
-        let graph = training(&*self.network, &self.recipe, shape, |_, _| Ok(()))?;
-        Ok(Arc::new(lower(&graph, device)?))
+        let step = lower(&training(&*self.network, &self.recipe, shape, |_, _| Ok(()))?, device)?;
+        match &self.latencies {
+            Some((latencies, load)) => Ok(Arc::new(step.with_latencies(&**latencies, *load)?)),
+            None => Ok(Arc::new(step)),
+        }
     }
 }
 
@@ -217,6 +235,15 @@ impl Inference {
             eval: Arc::new(lower(&eval, device)?),
             predict: Arc::new(lower(&predict, device)?),
         })
+    }
+
+    /// The same steps with latencies as told for a device of one's own.
+    ///
+    /// # Errors
+    /// As [`Step::with_latencies`].
+    pub fn with_latencies(self, latencies: &dyn Latencies) -> Result<Self, TraceError> {
+        let told = |step: &Step| step.with_latencies(latencies, 1.0).map(Arc::new);
+        Ok(Self { eval: told(&self.eval)?, predict: told(&self.predict)?, ..self })
     }
 }
 

@@ -8,6 +8,7 @@ pub mod course;
 pub mod data;
 pub mod html;
 pub mod job;
+pub mod profile;
 pub mod report;
 pub mod trainer;
 pub mod zoo;

@@ -519,3 +519,65 @@ fn output_may_be_cut_off() {
     assert!(output.status.success(), "{}", output.status);
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn latencies_are_measured_learnt_and_planned_with() {
+    let file = folder("profile").join("latencies.safetensors");
+    let file = file.to_str().unwrap();
+    let answer = json(&succeeds(&["profile", "--seconds", "2", "--out", file, "--json"]));
+    assert_eq!(answer["file"], file);
+    assert!(answer["shapes"].as_u64().unwrap() >= 50 && answer["of"].as_u64() >= answer["shapes"].as_u64(), "{answer}");
+    for errors in [&answer["learned"], &answer["roofline"]] {
+        let [samples, median, p90] = ["samples", "median", "p90"].map(|name| errors[name].as_f64().unwrap());
+        assert!(samples > 0.0 && median >= 0.0 && median <= p90, "{answer}");
+    }
+    assert!(!answer["classes"].as_array().unwrap().is_empty(), "{answer}");
+
+    let plan =
+        |latencies: &str| json(&succeeds(&["plan", "mlp", "--json", "--budget", "100%,70%", "--latencies", latencies]));
+    let (told, estimated) = (plan(file), plan("none"));
+    assert_eq!(told["latencies"], file);
+    assert!(estimated["latencies"].is_null(), "{estimated}");
+    assert_ne!(told["compute_ns"], estimated["compute_ns"]);
+    for memory in ["floor_bytes", "none_peak_bytes", "none_arena_bytes", "retain_peak_bytes"] {
+        assert_eq!(told[memory], estimated[memory], "{memory}");
+    }
+    let out = succeeds(&["train", "mlp", "--steps", "2", "--budget", "70%", "--latencies", file]);
+    assert!(out.contains("latencies of ops as learned") && out.contains(file), "{out}");
+
+    let plan = ["plan", "mlp", "--latencies"];
+    fails(1, &[&plan[..], &[file, "--threads", "3"]].concat(), &["host (3 threads)", "`tensile profile`"]);
+    fails(1, &[&plan[..], &["/no/such/file"]].concat(), &["/no/such/file", "No such file"]);
+    fails(
+        1,
+        &[&plan[..], &[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]].concat(),
+        &["is not a file of latencies"],
+    );
+    fails(2, &["plan", "--trace", "step.json", "--latencies", file], &["--latencies", "--trace"]);
+    fails(2, &["profile", "--seconds", "0"], &["--seconds"]);
+    fails(1, &["profile", "--seconds", "1", "--out", "/no/such/folder/file"], &["/no/such/folder/file"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn latencies_of_a_device_are_kept_in_the_cache_folder() {
+    let cache = folder("profile-cache");
+    let run = |args: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_tensile")).args(args).env("XDG_CACHE_HOME", &cache).output().unwrap();
+        let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(output.status.success(), "tensile {args:?}: {out}{err}");
+        (out, err)
+    };
+    let plan = ["plan", "mlp", "--json", "--threads", "2", "--budget", "100%"];
+    assert!(json(&run(&plan).0)["latencies"].is_null());
+    run(&["profile", "--seconds", "1", "--threads", "2"]);
+    let file = cache.join("tensile").join("latencies-host-2-threads.safetensors");
+    assert_eq!(json(&run(&plan).0)["latencies"], file.to_str().unwrap());
+    assert!(json(&run(&[&plan[..], &["--latencies", "none"]].concat()).0)["latencies"].is_null());
+    // One that cannot be used is no reason to stop.
+    std::fs::write(&file, "damaged").unwrap();
+    let (out, err) = run(&plan);
+    assert!(json(&out)["latencies"].is_null());
+    assert!(err.starts_with("warning: ") && err.contains("`tensile profile`") && err.lines().count() == 1, "{err}");
+}

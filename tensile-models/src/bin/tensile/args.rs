@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Predict(PredictArgs),
     /// Tell before running whether a model or a recorded step fits a budget, and at what cost.
     Plan(PlanArgs),
+    /// Measure how long ops take on a device and learn from it, so that a job's first step is planned well.
+    Profile(ProfileArgs),
     /// List devices, models, data sets and policies.
     Info(InfoArgs),
 }
@@ -68,6 +70,10 @@ pub(crate) struct PolicyArgs {
     /// Keep swapped tensors in a file in this folder instead of in memory. The file has no name and is gone at the end.
     #[arg(long, value_name = "DIR")]
     pub(crate) spill_dir: Option<PathBuf>,
+    /// How long ops take: a file that `tensile profile` wrote, or none for estimates by the device's rates. Without it, what `tensile profile` has kept for the device, if
+    /// it has; else estimates.
+    #[arg(long, value_name = "FILE|none")]
+    pub(crate) latencies: Option<PathBuf>,
 }
 
 /// How a model is made, and how many samples it takes at a time.
@@ -323,6 +329,21 @@ pub(crate) struct PlanArgs {
     /// Write the training step to a trace file; gzip-compressed if its name ends with .gz.
     #[arg(long)]
     pub(crate) write_trace: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ProfileArgs {
+    #[command(flatten)]
+    pub(crate) device: Choice,
+    /// Seconds to measure for; learning comes on top.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) seconds: u32,
+    /// File to write; default: one for the device in the user's folder for caches, where other commands look for it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,

@@ -10,6 +10,7 @@ mod eval;
 mod info;
 mod plan;
 mod predict;
+mod profile;
 mod setup;
 mod train;
 
@@ -44,6 +45,7 @@ fn main() -> std::process::ExitCode {
             Command::Eval(args) => eval::run(&args),
             Command::Predict(args) => predict::run(&args),
             Command::Plan(args) => plan::run(&args),
+            Command::Profile(args) => profile::run(&args),
             Command::Info(args) => info::run(&args),
         },
         Err(error) if error.use_stderr() => {

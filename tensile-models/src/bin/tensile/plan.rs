@@ -1,6 +1,6 @@
 //! `tensile plan`: what a budget costs, before running.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -32,6 +32,8 @@ struct Answer {
     none_arena_bytes: u64,
     retain_peak_bytes: u64,
     policy: String,
+    /// The file that latencies of ops are from, if they are from one.
+    latencies: Option<PathBuf>,
     budgets: Vec<Row>,
 }
 
@@ -88,6 +90,8 @@ struct Subject {
     none: Planned,
     /// What `--budget auto` stands for, if anything tells.
     offer: Option<Bytes>,
+    /// The file that latencies are from, if they are from one.
+    latencies: Option<PathBuf>,
 }
 
 impl Subject {
@@ -98,11 +102,15 @@ impl Subject {
         let link = args.link.as_deref().map(parse_link).transpose()?.unwrap_or(limits.link);
         let limits = Limits { link, mode: args.policy.mode.into(), ..limits };
         let none = NoEviction.plan(&trace, &limits).context("planning without a limit")?;
-        Ok(Self { name, trace, limits, none, offer: None })
+        Ok(Self { name, trace, limits, none, offer: None, latencies: None })
     }
 
     /// A recorded step, on no device.
     fn recorded(args: &PlanArgs, path: &Path) -> Result<Self, Failure> {
+        if args.policy.latencies.is_some() {
+            let message = "--latencies is for models; a recorded step (--trace) comes with its own";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         let mut subject = Self::new(args, path.display().to_string(), read_trace(path)?, Limits::unlimited())?;
         subject.limits.host = setup::host_bytes(args.policy.host_budget)?;
         Ok(subject)
@@ -120,9 +128,11 @@ impl Visitor for Lower<'_> {
 
     fn visit<D: Backend>(self, device: Arc<D>) -> Result<Subject, Failure> {
         let Self { args, model } = self;
-        let job = setup::job(model, &args.step.net, &args.optimizer, &*device)?;
+        let (latencies, file) = setup::latencies(args.policy.latencies.as_deref(), device.info())?;
+        let job = setup::job(model, &args.step.net, &args.optimizer, &*device)?.with_latencies(latencies, 1.0)?;
         let (name, limits) = (format!("{model}, batch {}", job.recipe.batch), device.info().limits(Bytes::MAX));
         let mut subject = Subject::new(args, name, job.train.trace.clone(), limits)?;
+        subject.latencies = file;
         let full = subject.none.report.arena;
         subject.offer = setup::offer(&*device);
         subject.limits.host =
@@ -141,7 +151,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         (None, Some(model)) => setup::on_device(&args.step.device, &args.policy, false, Lower { args, model })?,
         (None, None) => unreachable!("clap asks for one of both"),
     };
-    let Subject { name, trace, limits, none, offer } = subject;
+    let Subject { name, trace, limits, none, offer, latencies } = subject;
     if let Some(path) = &args.write_trace {
         let compress = path.extension().is_some_and(|extension| extension == "gz");
         write(path, &file::write_trace(&trace, compress))?;
@@ -174,11 +184,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         none_arena_bytes: none.report.arena.0,
         retain_peak_bytes: retain.report.peak.0,
         policy: planner.name().to_owned(),
+        latencies,
         budgets: rows,
     };
     if args.json {
         out!("{}", serde_json::to_string(&answer).expect("plain data becomes JSON"));
     } else {
+        setup::say_latencies(answer.latencies.as_deref());
         print_answer(&answer, &trace, &lowest, &retain, &none);
         if let Some((within, planned)) = &first {
             if args.explain {

@@ -1,17 +1,19 @@
 //! From command-line words to devices, jobs, policies.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use tensile_core::latency::{Latencies, Learned, Roofline};
 use tensile_core::optim::schedule::Schedule;
 use tensile_core::optim::{Group, Optimizer, Rule, Select};
-use tensile_core::{Device, checkpoint};
+use tensile_core::{Device, DeviceInfo, checkpoint};
 use tensile_models::backend::{Backend, Choice, OpenOptions, Visitor, available_host_bytes};
 use tensile_models::budget::Budget;
 use tensile_models::data::{self, Splits};
 use tensile_models::job::{Inference, Job, Nonfinite, Recipe};
+use tensile_models::profile::default_file;
 use tensile_models::report::n_parameters;
 use tensile_models::trainer::Predictor;
 use tensile_models::zoo::{self, Network, Task};
@@ -80,7 +82,15 @@ pub(crate) fn on_device<T>(
     op_times: bool,
     command: impl Visitor<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let options = OpenOptions { spill_dir: policy.spill_dir.clone(), op_times, ..OpenOptions::default() };
+    open(choice, OpenOptions { spill_dir: policy.spill_dir.clone(), op_times, ..OpenOptions::default() }, command)
+}
+
+/// Opens the chosen device with these options and runs a command on it.
+pub(crate) fn open<T>(
+    choice: &Choice,
+    options: OpenOptions,
+    command: impl Visitor<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     match choice.open(options, command) {
         Ok(outcome) => outcome,
         Err(error) if error.is_usage() => Err(Failure::Usage(error.to_string())),
@@ -161,6 +171,36 @@ pub(crate) fn training<D: Device>(args: &TrainingArgs, device: &D) -> Result<Tra
     Ok(Training { job, data, steps, schedule })
 }
 
+/// What tells how long ops take, and the file it is from.
+pub(crate) type Told = (Arc<dyn Latencies>, Option<PathBuf>);
+
+/// What `--latencies` stands for on a device. A file that was not asked for and cannot be used is passed over, with a warning.
+pub(crate) fn latencies(asked: Option<&Path>, info: &DeviceInfo) -> Result<Told, Failure> {
+    let estimates = || (Arc::new(Roofline::new(info)) as Arc<dyn Latencies>, None);
+    let load = |file: &Path| Learned::load(file, &info.name).map(|learned| Arc::new(learned) as Arc<dyn Latencies>);
+    match asked {
+        Some(file) if file.as_os_str() == "none" => Ok(estimates()),
+        Some(file) => Ok((load(file)?, Some(file.to_owned()))),
+        None => Ok(match default_file(&info.name).filter(|file| file.exists()) {
+            Some(file) => match load(&file) {
+                Ok(learned) => (learned, Some(file)),
+                Err(error) => {
+                    eprintln!("warning: {error}; meanwhile, planning by the device's rates");
+                    estimates()
+                }
+            },
+            None => estimates(),
+        }),
+    }
+}
+
+/// Says where latencies are from, if they are from a file.
+pub(crate) fn say_latencies(file: Option<&Path>) {
+    if let Some(file) = file {
+        out!("latencies of ops as learned by `tensile profile`: '{}'", file.display());
+    }
+}
+
 /// The model of `eval` and `predict` on a device.
 pub(crate) fn trained<D: Backend>(
     args: &TrainedArgs,
@@ -169,7 +209,8 @@ pub(crate) fn trained<D: Backend>(
     let planner = policy(&args.policy.policy)?;
     let network = network(&args.model, &args.step.net)?;
     let batch = batch(&args.step.net, &*network)?;
-    let job = Inference::new(&network, batch, &*device)?;
+    let (latencies, _) = latencies(args.policy.latencies.as_deref(), device.info())?;
+    let job = Inference::new(&network, batch, &*device)?.with_latencies(&*latencies)?;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.eval.trace, &limits)?;
     [limits.device, limits.host] = memory(&*device, args.budget, &args.policy, none.report.arena)?;

@@ -75,7 +75,9 @@ impl Visitor for Train<'_> {
 }
 
 fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) -> Result<(), Failure> {
-    let training = setup::training(&args.training, &*device)?;
+    let (latencies, file) = setup::latencies(args.policy.latencies.as_deref(), device.info())?;
+    let mut training = setup::training(&args.training, &*device)?;
+    training.job = training.job.with_latencies(latencies, 1.0)?;
     let job = &training.job;
     let mut limits = device.info().limits(Bytes::MAX);
     let none = NoEviction.plan(&job.train.trace, &limits)?;
@@ -86,6 +88,7 @@ fn train<D: Backend>(args: &TrainArgs, planner: &dyn Planner, device: Arc<D>) ->
     limits.link = device.link_for(full.min(host))?;
     let about = training.about(&args.training.model);
     if !args.json {
+        setup::say_latencies(file.as_deref());
         out!("{about}");
         let lowest = floor(&job.train.trace, &limits)?.bytes;
         let budget = if budget == Bytes::MAX { "unlimited".to_owned() } else { budget.to_string() };
