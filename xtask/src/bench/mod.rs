@@ -2,6 +2,7 @@
 
 mod bound;
 mod classes;
+mod multi;
 mod planner;
 mod quick;
 mod rate;
@@ -31,6 +32,8 @@ pub(crate) enum Bench {
     Bound(bound::Args),
     /// All planning policies on recorded training steps, beside lower bounds and the figures of others.
     Planner(planner::Args),
+    /// Several jobs on one device, beside the figures that the authors of TENSILE recorded.
+    Multi(multi::Args),
 }
 
 pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
@@ -39,6 +42,7 @@ pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
         Bench::Speed(args) => speed::run(&args),
         Bench::Bound(args) => bound::run(&args),
         Bench::Planner(args) => planner::run(&args),
+        Bench::Multi(args) => multi::run(&args),
     }
 }
 
