@@ -82,7 +82,7 @@ impl Recipe {
     }
 }
 
-/// A network's steps on one device. Their inputs are those of the network's [`Task`](crate::zoo::Task), and labels where there is a loss; with micro-batches, each input
+/// A network's steps on one device. Their inputs are those of the network's [`Task`], and labels where there is a loss; with micro-batches, each input
 /// comes once for each of them, as `NAME.0`, `NAME.1`, ….
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -330,4 +330,41 @@ pub fn fill(batch: &Batch, input: &Named, into: &mut [u8]) {
     };
     let bytes = batch.bytes(name).unwrap_or_else(|| panic!("the batch has no '{name}'"));
     into.copy_from_slice(&bytes[part * into.len()..][..into.len()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use tensile_core::device::host::{HostDevice, HostOptions};
+    use tensile_core::{Op, TensorType};
+    use tensile_sched::Nanos;
+
+    /// Seven nanoseconds for each job on the device.
+    #[derive(Debug)]
+    struct Seven;
+
+    impl Latencies for Seven {
+        fn predict(&self, _: &Op, _: &[TensorType], _: &[TensorType], load: f64) -> Nanos {
+            Nanos(7 * load as u64)
+        }
+    }
+
+    #[test]
+    fn steps_for_other_shapes_are_told_latencies_too() {
+        let device = HostDevice::new(HostOptions::nominal(1)).unwrap();
+        let network = crate::zoo::find("mlp").unwrap().network(&BTreeMap::new()).unwrap();
+        let job = Job::new(&network, Recipe::new(8, Optimizer::adam()), &device).unwrap();
+        let job = job.with_latencies(Arc::new(Seven), 3.0).unwrap();
+        let smaller = BatchShape { samples: 5, ..job.shape() };
+        let other = job.step_for(&smaller, &device).unwrap();
+        assert!(!Arc::ptr_eq(&other, &job.train));
+        for step in [&job.train, &job.eval, &other] {
+            assert_eq!(step.trace.compute_time(), Nanos(21 * step.calls.len() as u64));
+        }
+        let inference = Inference::new(&network, 8, &device).unwrap().with_latencies(&Seven).unwrap();
+        for step in [&inference.eval, &inference.predict] {
+            assert_eq!(step.trace.compute_time(), Nanos(7 * step.calls.len() as u64));
+        }
+    }
 }

@@ -54,7 +54,7 @@ const MODELS: &[Taken] = &[
 const OF_EACH: usize = 6;
 
 /// Distinct ops, in the order in which they are best measured: a few of every kind first, then in random order. They are those of the zoo's steps and those of
-/// [small networks](super::nets) of drawn sizes. Ops that a device lacks, and those that take longer than `most_ns` by its rates, are left out. Equal devices give equal cases.
+/// small networks of drawn sizes. Ops that a device lacks, and those that take longer than `most_ns` by its rates, are left out. Equal devices give equal cases.
 ///
 /// # Errors
 /// [`GraphError`] if a network cannot be built: a bug.
