@@ -11,4 +11,5 @@ pub mod job;
 pub mod profile;
 pub mod report;
 pub mod trainer;
+pub mod training;
 pub mod zoo;

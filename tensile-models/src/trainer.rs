@@ -155,7 +155,9 @@ impl<'p, D: Backend> Trainer<'p, D> {
             .map_err(|reason| TrainError::PlanShape { shape: shape.clone(), reason })?;
         self.plans += 1;
         let program = Compiled::new(step, planned, self.shared_limits.clone())?;
-        self.programs.put(shape.clone(), Arc::clone(&program));
+        if let Some((_, oldest)) = self.programs.push(shape.clone(), Arc::clone(&program)) {
+            self.executor.forget(&oldest)?;
+        }
         Ok(program)
     }
 

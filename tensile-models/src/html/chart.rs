@@ -17,6 +17,9 @@ pub(super) const FRAME: f64 = TOP + BOTTOM;
 /// Points of a line; more cannot be told apart.
 const MOST_POINTS: usize = 400;
 
+/// Room for the number of a mark.
+const NUMBER: f64 = 18.0;
+
 /// Distance of ticks, about.
 const TICK: [f64; 2] = [110.0, 44.0];
 
@@ -231,15 +234,26 @@ impl Chart {
         ));
     }
 
-    /// A numbered line upwards.
-    pub(super) fn mark(&self, html: &mut Html, value: f64, number: usize, title: &str) {
-        let x = self.at_x(value);
-        html.put(format_args!(
-            "<g><title>{}</title><path class=\"mark\" d=\"M{x:.1} {TOP}v{:.1}\"/><text class=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{number}</text></g>\n",
-            Text(title),
-            self.inside(),
-            TOP - 5.0
-        ));
+    /// Lines upwards with titles, numbered from 1 where there is room for the number. In order.
+    pub(super) fn marks<'a>(&self, html: &mut Html, marks: impl Iterator<Item = (f64, String)> + 'a) {
+        let mut free = f64::NEG_INFINITY;
+        for (index, (value, title)) in marks.enumerate() {
+            let x = self.at_x(value);
+            html.put(format_args!(
+                "<g><title>{}</title><path class=\"mark\" d=\"M{x:.1} {TOP}v{:.1}\"/>",
+                Text(&title),
+                self.inside()
+            ));
+            if x >= free {
+                html.put(format_args!(
+                    "<text class=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
+                    TOP - 5.0,
+                    index + 1
+                ));
+                free = x + NUMBER;
+            }
+            html.put(format_args!("</g>\n"));
+        }
     }
 
     /// A filled rectangle.

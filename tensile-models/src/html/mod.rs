@@ -148,10 +148,9 @@ impl Page {
             if let Some(budget) = budget {
                 chart.level(html, budget, "budget");
             }
-            for (number, event) in self.events.iter().enumerate().take(MOST_EVENTS) {
-                let title = format!("{}: {}: {}", number + 1, event.job, event.what);
-                chart.mark(html, event.seconds, number + 1, &title);
-            }
+            let events = self.events.iter().enumerate().take(MOST_EVENTS);
+            let title = |number: usize, event: &Event| format!("{}: {}: {}", number + 1, event.job, event.what);
+            chart.marks(html, events.map(|(number, event)| (event.seconds, title(number, event))));
             chart.end(html);
             let keys = self.jobs.iter().enumerate().map(|(index, job)| (format!("job{}", index % COLOURS), &*job.name));
             legend(html, keys);

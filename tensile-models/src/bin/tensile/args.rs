@@ -8,6 +8,7 @@ use tensile_models::budget::Budget;
 use tensile_models::data::{Augment, LastBatch};
 use tensile_models::job::Nonfinite;
 use tensile_sched::Mode;
+use tensile_sched::share::Division;
 
 /// Trains models that need more memory than the device has.
 #[derive(Debug, Parser)]
@@ -21,6 +22,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Train a model within a memory budget.
     Train(TrainArgs),
+    /// Train several models side by side within one budget.
+    Run(RunArgs),
     /// Measure loss and accuracy of saved weights on test data.
     Eval(EvalArgs),
     /// Tell labels, or continue a text, with saved weights.
@@ -234,6 +237,61 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) timeline: Option<PathBuf>,
     /// Write a page of HTML: memory over time, lanes of a step, losses, figures, and what became of the largest tensors.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+/// How device memory is divided among jobs.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum DivisionArg {
+    /// So that the weighted slowdown of all jobs is least.
+    #[default]
+    Frontier,
+    /// The same to each.
+    Equal,
+    /// In proportion to what each takes without a limit.
+    Proportional,
+}
+
+impl From<DivisionArg> for Division {
+    fn from(division: DivisionArg) -> Self {
+        match division {
+            DivisionArg::Frontier => Division::Frontier,
+            DivisionArg::Equal => Division::Equal,
+            DivisionArg::Proportional => Division::Proportional,
+        }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(args_override_self = true)]
+pub(crate) struct RunArgs {
+    /// Jobs, a TOML file: at the top options of this command, and a [[job]] with the options of `train` for each job, and name, weight, arrival = "2s" or
+    /// after = "NAME", admission = "queue" or "refuse". What is given here counts more than what the file says.
+    pub(crate) jobs: PathBuf,
+    #[command(flatten)]
+    pub(crate) device: Choice,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Device memory for all jobs together: 2GiB, 800MB, unlimited, 60% of what they take together without a limit, or auto for nine tenths of what is free now.
+    #[arg(long, default_value = "unlimited", value_parser = parse_budget)]
+    pub(crate) budget: Budget,
+    /// How device memory is divided among jobs.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) division: DivisionArg,
+    /// A job is planned anew when its measured times leave the prediction by more than this part.
+    #[arg(long, default_value = "30%", value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) replan_above: f64,
+    /// Save the state of each job that has no folder of its own for it to a folder of its name in this one.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Go on from checkpoints where there are any.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Print JSON lines, one for each step, evaluation and event, and one with the report.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a page of HTML: memory of all jobs over time, and for each job what `train --report` shows.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 }

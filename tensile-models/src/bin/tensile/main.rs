@@ -8,9 +8,11 @@ mod output;
 mod args;
 mod eval;
 mod info;
+mod jobs;
 mod plan;
 mod predict;
 mod profile;
+mod run;
 mod setup;
 mod train;
 
@@ -30,6 +32,8 @@ enum Failure {
     Usage(String),
     /// Everything else: exit status 1.
     Run(anyhow::Error),
+    /// Likewise, and all has been said.
+    Said,
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
@@ -42,6 +46,7 @@ fn main() -> std::process::ExitCode {
     let result = match Cli::try_parse() {
         Ok(cli) => match cli.command {
             Command::Train(args) => train::run(&args),
+            Command::Run(args) => run::run(&args),
             Command::Eval(args) => eval::run(&args),
             Command::Predict(args) => predict::run(&args),
             Command::Plan(args) => plan::run(&args),
@@ -66,5 +71,6 @@ fn main() -> std::process::ExitCode {
             output::print_error(&error);
             1.into()
         }
+        Err(Failure::Said) => 1.into(),
     }
 }

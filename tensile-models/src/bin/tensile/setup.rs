@@ -16,6 +16,7 @@ use tensile_models::job::{Inference, Job, Nonfinite, Recipe};
 use tensile_models::profile::default_file;
 use tensile_models::report::n_parameters;
 use tensile_models::trainer::Predictor;
+use tensile_models::training::TrainingOptions;
 use tensile_models::zoo::{self, Network, Task};
 use tensile_sched::baseline::NoEviction;
 use tensile_sched::{Bytes, Planner, planner};
@@ -129,6 +130,25 @@ impl Training {
         let Recipe { batch, accumulate, .. } = self.job.recipe;
         let times = if accumulate > 1 { format!(" × {accumulate}") } else { String::new() };
         format!("{model}: {parameters} parameters, batch {batch}{times}, {} ops in a step", self.job.train.calls.len())
+    }
+}
+
+impl TrainingArgs {
+    /// For a job of a runtime; with `resume` it goes on from its checkpoint if there is one.
+    pub(crate) fn options(&self, training: &Training, resume: bool) -> TrainingOptions {
+        let checkpoint = checkpoint_of(self);
+        TrainingOptions {
+            seed: self.seed,
+            steps: training.steps,
+            lr: f64::from(self.lr),
+            schedule: training.schedule,
+            nonfinite: self.optimizer.nonfinite,
+            load: self.load.clone(),
+            resume: resume && checkpoint.as_ref().is_some_and(|path| path.exists()),
+            checkpoint,
+            every: self.every,
+            save: self.save.clone(),
+        }
     }
 }
 
