@@ -266,7 +266,7 @@ impl From<DivisionArg> for Division {
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true)]
 pub(crate) struct RunArgs {
-    /// Jobs, a TOML file: at the top options of this command, and a [[job]] with the options of `train` for each job, and name, weight, arrival = "2s" or
+    /// Jobs, a TOML file: at the top options of this command, and for each job a `[[job]]` with the options of `train`, and name, weight, arrival = "2s" or
     /// after = "NAME", admission = "queue" or "refuse". What is given here counts more than what the file says.
     pub(crate) jobs: PathBuf,
     #[command(flatten)]
