@@ -176,13 +176,15 @@ pub fn save(
     replace(path, &bytes).map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
 }
 
-/// Whether [`save`] could write to a path now, found out before hours of training: makes the temporary file beside it and takes it away again.
+/// Whether [`save`] could write to a path now, found out before hours of training: makes the temporary file beside it and takes it away again. Temporary files that
+/// processes have left which were killed while they saved go too, where the system tells which processes there are.
 ///
 /// # Errors
 /// [`CheckpointError::Write`].
 pub fn check_writable(path: &Path) -> Result<(), CheckpointError> {
     let probe = || {
-        let (_, temporary) = places(path)?;
+        let (path, temporary) = places(path)?;
+        remove_leftovers(&path);
         File::create(&temporary)?;
         fs::remove_file(&temporary)
     };
@@ -203,6 +205,26 @@ fn places(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
     temporary_name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(temporary_name);
     Ok((path, temporary))
+}
+
+/// Removes temporary files beside a path whose processes are gone. That some stay is no fault: nothing reads them.
+fn remove_leftovers(path: &Path) {
+    let own = std::process::id().to_string();
+    let processes = Path::new("/proc");
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else { return };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let file = entry.file_name();
+        let process = file.to_str().and_then(|file| file.strip_prefix(&format!(".{name}."))?.strip_suffix(".tmp"));
+        let Some(process) = process.filter(|process| process.bytes().all(|byte| byte.is_ascii_digit())) else {
+            continue;
+        };
+        if processes.join(&own).exists() && !processes.join(process).exists() {
+            // It may be gone by now.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Puts a file in the place of another, or of none, in one step.

@@ -3,12 +3,14 @@
 //! It looks at the jobs under the lock, plans without it, and writes offers under it again. An offer that has become wrong meanwhile does no harm: memory is set aside for it
 //! before the job may take it ([`State::grant`]), and the next round makes another.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tensile_sched::share::{Claim, Curve, divide};
-use tensile_sched::{Bytes, Infeasible, Limits, OpId, Planned, Planner, Trace, frontier};
+use tensile_sched::{Bytes, Infeasible, Limits, Nanos, Planned, Planner, Trace, frontier, simulate};
 
 use super::error::{Holder, JobError, Refusal};
+use super::job::message;
 use super::state::{Answer, Entry, Hub, Offer, Request, State, needs_more};
 use super::status::{EventKind, JobId, Phase};
 use super::{Admission, RuntimeOptions};
@@ -147,10 +149,10 @@ impl Controller {
                 Ok(program) => Answer::Program(program),
                 Err(error) => Answer::Fails(error.into()),
             },
-            Err(error) => match needs_more(&error) {
-                Some(_) => self.least_share(request, &limits, error),
-                None => Answer::Fails(JobError::Infeasible(error)),
-            },
+            Err(JobError::Infeasible(error)) if needs_more(&error).is_some() => {
+                self.least_share(request, &limits, error)
+            }
+            Err(error) => Answer::Fails(error),
         };
         self.hub.change(|state| {
             let others: Bytes = (state.jobs.iter())
@@ -186,7 +188,7 @@ impl Controller {
         // The boundary will be another one then; what is wanted is a share in which the step runs wherever the others leave it.
         let free = Limits { device: Bytes::ZERO, boundary: None, ..limits.clone() };
         let lowest = match self.plan(&request.step.trace, &free) {
-            Err(Infeasible::Device { lowest, op, label, .. }) if lowest > limits.device => {
+            Err(JobError::Infeasible(Infeasible::Device { lowest, op, label, .. })) if lowest > limits.device => {
                 Infeasible::Device { budget: limits.device, lowest, op, label }
             }
             _ => match error {
@@ -199,14 +201,16 @@ impl Controller {
         Answer::Fails(JobError::Infeasible(lowest))
     }
 
-    fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, Infeasible> {
-        self.options.planner.plan(trace, limits)
+    /// A panic of a policy is its job's affair alone.
+    fn plan(&self, trace: &Trace, limits: &Limits) -> Result<Planned, JobError> {
+        guarded(|| self.options.planner.plan(trace, limits))
     }
 
     /// Looks for a better program for the share that a job has.
     fn refine(&self, id: JobId, refiner: &dyn Planner, current: &Arc<Compiled>, trace: &Trace, limits: Limits) {
         let share = limits.device;
-        let better = refiner.plan(trace, &limits).ok().filter(|planned| is_faster(planned, current));
+        let better = guarded(|| refiner.plan(trace, &limits)).ok();
+        let better = better.filter(|planned| is_faster(planned, current, trace, &limits));
         let step = Arc::clone(current.step());
         let program = better.and_then(|planned| Compiled::new(step, planned, limits).ok());
         self.hub.change(|state| {
@@ -250,7 +254,8 @@ impl Controller {
             let share = if share < view.held && !must_shrink { view.held } else { share };
             let limits = self.limits(share, host_left + view.host_held, view.load);
             let decision = match self.plan(&view.trace, &limits) {
-                Ok(planned) if share > view.held && view.needs_speed() && !view.is_surpassed_by(&planned) => {
+                // Moving costs time too.
+                Ok(planned) if view.is_running && share >= view.held && !view.is_surpassed_by(&planned, &limits) => {
                     Decision::Futile(share)
                 }
                 Ok(planned) => match Compiled::new(Arc::clone(&view.step), planned, limits) {
@@ -263,7 +268,7 @@ impl Controller {
                 },
                 Err(_) if view.is_running && share < view.held => Decision::Keep,
                 Err(_) if view.is_running => Decision::Futile(share),
-                Err(error) => Decision::Fail(JobError::Infeasible(error)),
+                Err(error) => Decision::Fail(error),
             };
             decisions.push((view.id, decision));
         }
@@ -274,36 +279,39 @@ impl Controller {
     fn draw_curves(&self, views: &mut Vec<View>, limit: Bytes, decisions: &mut Vec<(JobId, Decision)>) {
         for view in views.iter_mut().filter(|view| view.curve.is_none() || view.drifted) {
             let limits = self.limits(Bytes::MAX, Bytes::MAX, view.load);
-            match frontier(&*self.options.planner, &view.trace, &limits, self.options.curve_points) {
+            let points = guarded(|| frontier(&*self.options.planner, &view.trace, &limits, self.options.curve_points));
+            match points {
                 Ok(points) => {
                     let curve =
                         Curve::try_from(&points[..]).expect("a frontier ascends, and its step times do not rise");
                     view.curve = Some(Arc::new(curve));
                 }
-                Err(error) => decisions.push((view.id, Decision::Fail(JobError::Infeasible(error)))),
+                // One that runs has a curve from before.
+                Err(_) if view.is_running && view.curve.is_some() => {}
+                Err(error) => decisions.push((view.id, Decision::Fail(error))),
             }
         }
         views.retain(|view| view.curve.is_some());
+        let nobody_runs = views.iter().all(|view| !view.is_running);
         // Nothing that ends makes room for a job that is larger than the budget.
         let budget = {
             let state = self.hub.lock();
             state.device.budget().min(state.capacity)
         };
-        for view in views.iter().filter(|view| !view.is_running) {
+        for view in views.iter_mut().filter(|view| !view.is_running) {
             let lowest = view.floor();
-            let alone_and_refused = view.shortages >= MOST_SHORTAGES && views.iter().all(|other| !other.is_running);
             if lowest > budget {
                 let limits = self.limits(budget, Bytes::MAX, view.load);
-                let error = match self.plan(&view.trace, &limits) {
-                    Err(error) => error,
-                    // A step of another shape sets the floor.
+                match self.plan(&view.trace, &limits) {
+                    // Some policies plan for less than the least that they tell of.
+                    Ok(planned) if view.least <= budget => view.reach_down(budget, planned.simulation.step_time),
                     Ok(_) => {
-                        let (op, label) = (OpId(0), "of a step of another shape".to_owned());
-                        Infeasible::Device { budget, lowest, op, label }
+                        let error = JobError::Shortage { floor: lowest, free: budget };
+                        decisions.push((view.id, Decision::Fail(error)));
                     }
-                };
-                decisions.push((view.id, Decision::Fail(JobError::Infeasible(error))));
-            } else if alone_and_refused && lowest > limit {
+                    Err(error) => decisions.push((view.id, Decision::Fail(error))),
+                }
+            } else if view.shortages >= MOST_SHORTAGES && nobody_runs && lowest > limit {
                 decisions.push((view.id, Decision::Fail(JobError::Shortage { floor: lowest, free: limit })));
             }
         }
@@ -393,6 +401,7 @@ impl Controller {
                 }
             }
             for (id, decision) in decisions {
+                let (held, limit) = (state.device.held(id), state.limit());
                 let entry = state.entry_mut(id);
                 let is_over = entry.phase.is_over() || entry.phase == Phase::Paused || entry.cancel;
                 if is_over || entry.is_granted() {
@@ -405,6 +414,14 @@ impl Controller {
                         entry.is_refined = false;
                         entry.offer = Some(Offer { program, share, granted: false });
                     }
+                    Decision::Keep | Decision::Futile(_) | Decision::Fail(_) if entry.least > held => {
+                        // It waits for a share in which a step of another shape runs, and there is none.
+                        (entry.drifted, entry.offer) = (false, None);
+                        entry.verdict = Some(match decision {
+                            Decision::Fail(error) => error,
+                            _ => JobError::Shortage { floor: entry.least, free: limit },
+                        });
+                    }
                     Decision::Keep => {
                         (entry.kept, entry.drifted, entry.offer) = (true, false, None);
                         state.event(id, EventKind::Kept);
@@ -412,6 +429,10 @@ impl Controller {
                     }
                     Decision::Futile(share) => {
                         (entry.drifted, entry.futile, entry.offer) = (false, Some(share), None);
+                    }
+                    Decision::Fail(_) if entry.phase == Phase::Running => {
+                        // It goes on with the program that it has.
+                        (entry.drifted, entry.offer) = (false, None);
                     }
                     Decision::Fail(error) => entry.verdict = Some(error),
                 }
@@ -432,13 +453,18 @@ impl View {
         self.curve.as_ref().expect("drawn").lowest().max(self.least)
     }
 
-    /// Whether another program for it is only worth while if it is faster.
-    fn needs_speed(&self) -> bool {
-        self.is_running && !self.drifted
+    /// Adds a lower budget to the curve.
+    fn reach_down(&mut self, budget: Bytes, time: Nanos) {
+        let points = self.curve.as_ref().expect("drawn").points();
+        let time = time.max(points[0].1);
+        let points = std::iter::once((budget, time)).chain(points.iter().copied()).collect();
+        self.curve = Some(Arc::new(Curve::new(points).expect("it ascends, and its times do not rise")));
     }
 
-    fn is_surpassed_by(&self, planned: &Planned) -> bool {
-        self.current.as_ref().is_none_or(|current| is_faster(planned, current))
+    /// Whether a program is faster than the one that it has, by what is known of its latencies now. If it needs a larger share for a step of another shape, any program is.
+    fn is_surpassed_by(&self, planned: &Planned, limits: &Limits) -> bool {
+        let Some(current) = self.current.as_ref().filter(|_| self.held >= self.least) else { return true };
+        is_faster(planned, current, &self.trace, limits)
     }
 
     /// The part of its curve that is for it to have.
@@ -450,9 +476,17 @@ impl View {
     }
 }
 
-fn is_faster(planned: &Planned, current: &Compiled) -> bool {
-    let now = current.planned().simulation.step_time.0 as f64;
+fn is_faster(planned: &Planned, current: &Compiled, trace: &Trace, limits: &Limits) -> bool {
+    let now = simulate(trace, &current.planned().synced, &limits.link).step_time.0 as f64;
     planned.simulation.step_time.0 as f64 <= now * (1.0 - WORTH_MOVING)
+}
+
+/// Plans; a panic becomes an error.
+fn guarded<T>(plan: impl FnOnce() -> Result<T, Infeasible>) -> Result<T, JobError> {
+    match catch_unwind(AssertUnwindSafe(plan)) {
+        Ok(result) => result.map_err(JobError::Infeasible),
+        Err(panic) => Err(JobError::Panicked(message(&*panic))),
+    }
 }
 
 fn views(state: &State) -> Vec<View> {
@@ -478,7 +512,8 @@ fn views(state: &State) -> Vec<View> {
                 curve: entry.curve.clone(),
                 least: entry.least,
                 held: granted.map_or(state.device.held(id), |offer| offer.share),
-                is_fixed: entry.kept || granted.is_some(),
+                // One that is paused where it is takes nothing.
+                is_fixed: entry.kept || granted.is_some() || (entry.pause && entry.phase == Phase::Running),
                 is_moving: granted.is_some(),
                 drifted: entry.drifted,
                 futile: entry.futile,

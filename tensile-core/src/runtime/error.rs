@@ -34,8 +34,8 @@ pub enum JobError {
     /// The workload cannot go on.
     #[error("{0}")]
     Work(WorkError),
-    /// The workload panicked.
-    #[error("the job's own code panicked: {0}")]
+    /// The workload panicked, or the policy that planned it.
+    #[error("the job's code or its policy panicked: {0}")]
     Panicked(String),
     /// It was cancelled.
     #[error("cancelled")]

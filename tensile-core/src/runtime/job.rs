@@ -373,9 +373,12 @@ impl<D: Device> Job<D> {
                     running.finish_all(self, work)?;
                     let mut state = self.hub.lock();
                     let offer = loop {
-                        let entry = state.entry(self.id);
+                        let entry = state.entry_mut(self.id);
                         if entry.cancel {
                             return Ok(None);
+                        }
+                        if let Some(verdict) = entry.verdict.take() {
+                            return Err(verdict);
                         }
                         if let Some(offer) = entry.offer.as_ref().filter(|offer| offer.granted) {
                             break offer.clone();
@@ -573,7 +576,8 @@ fn is_shortage(error: &DeviceError) -> bool {
     )
 }
 
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
+/// What a panic says.
+pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }

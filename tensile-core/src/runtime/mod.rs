@@ -86,13 +86,13 @@ pub struct RuntimeOptions {
 }
 
 impl Default for RuntimeOptions {
-    /// Host memory without a limit; the default policy, quick at first and with all effort later; curves of 8 points; shares along the frontiers; replanning above 30 % (the paper's threshold); 16 programs.
+    /// Host memory without a limit; the default policy, quick at first and with all effort later; curves of 9 points; shares along the frontiers; replanning above 30 % (the paper's threshold); 16 programs.
     fn default() -> Self {
         Self {
             host_budget: Bytes::MAX,
             planner: Arc::new(Tensile { effort: Effort::Fast }),
             refiner: Some(Arc::new(Tensile::default())),
-            curve_points: 8,
+            curve_points: 9,
             division: Division::Frontier,
             mode: Mode::Both,
             link: None,
