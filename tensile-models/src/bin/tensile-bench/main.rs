@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
 
 mod kernels;
+mod multi;
 mod quick;
 mod speed;
 mod training;
@@ -27,6 +28,8 @@ struct Cli {
 enum Bench {
     /// Training steps under budgets.
     Quick(quick::Args),
+    /// Several trainings at once.
+    Multi(multi::Args),
     /// Training steps of one model without a limit.
     Speed(speed::Args),
 }
@@ -34,6 +37,7 @@ enum Bench {
 fn main() -> ExitCode {
     let result = match Cli::parse().bench {
         Bench::Quick(args) => quick::run(&args).and_then(|answer| Ok(serde_json::to_string(&answer)?)),
+        Bench::Multi(args) => multi::run(&args).and_then(|answer| Ok(serde_json::to_string(&answer)?)),
         Bench::Speed(args) => speed::run(&args).and_then(|answer| Ok(serde_json::to_string(&answer)?)),
     };
     match result {

@@ -1,7 +1,8 @@
-//! `cargo xtask bench multi --simulated`: several jobs on one simulated device, at the sizes of the authors of TENSILE and beside the figures that they recorded.
+//! `cargo xtask bench multi`: several jobs on a device of this machine, or with `--simulated` on a simulated one, at the sizes of the authors of TENSILE and beside the figures that they recorded.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's own output")]
 
 mod figures;
+mod measured;
 mod mix;
 mod report;
 mod rows;
@@ -27,9 +28,12 @@ use steps::Step;
 /// Options of `bench multi`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Simulate recorded training steps.
-    #[arg(long, required = true)]
+    /// Simulate recorded training steps. Without it jobs train on a device of this machine.
+    #[arg(long)]
     simulated: bool,
+    /// Without --simulated: passed on to the measuring program, after `--`: `-- --same resnet18:8 --percent 60`.
+    #[arg(last = true, conflicts_with = "simulated")]
+    measured: Vec<String>,
     #[command(flatten)]
     traces: Traces,
     /// Policies beside `tensile`.
@@ -57,6 +61,9 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if !args.simulated {
+        return measured::run(&args.measured);
+    }
     if let Some(unknown) = args.policies.iter().find(|name| planner::find(name).is_none()) {
         let known: Vec<&str> = planner::all().iter().map(|policy| policy.name()).collect();
         bail!("there is no policy '{unknown}'; there are {}", known.join(", "));
