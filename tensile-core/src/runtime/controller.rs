@@ -35,8 +35,6 @@ enum Work {
     Answer(JobId, Request),
     /// Something has happened.
     Round,
-    /// A job could run faster.
-    Refine(JobId, Arc<dyn Planner>),
 }
 
 /// What the controller knows of a job while it decides.
@@ -96,11 +94,6 @@ impl Controller {
                 if state.dirty {
                     break Work::Round;
                 }
-                let rough = |entry: &Entry| entry.phase == Phase::Running && !entry.is_refined && entry.offer.is_none();
-                let rough = state.jobs.iter().find(|(_, entry)| rough(entry)).map(|(&id, _)| id);
-                if let (Some(id), Some(refiner)) = (rough, &self.options.refiner) {
-                    break Work::Refine(id, Arc::clone(refiner));
-                }
                 state = self.hub.wait(state);
             };
             match wanted {
@@ -116,16 +109,32 @@ impl Controller {
                     drop(state);
                     self.round(views, limit, host_free);
                 }
-                Work::Refine(id, refiner) => {
-                    let entry = state.entry(id);
-                    let (trace, current) = (Arc::clone(&entry.trace), entry.current.clone());
-                    let host = state.host.free() + state.host.held(id);
-                    let limits = self.limits(state.device.held(id), host, entry.load);
-                    drop(state);
-                    let current = current.expect("what runs has a program");
-                    self.refine(id, &*refiner, &current, &trace, limits);
-                }
             }
+        }
+    }
+
+    /// Looks for better programs, one after another, until the runtime is dropped. A thread of its own, so that nobody waits for it.
+    pub(super) fn run_refiner(&self, refiner: &dyn Planner) {
+        loop {
+            let mut state = self.hub.lock();
+            let id = loop {
+                if state.closing {
+                    return;
+                }
+                let is_rough =
+                    |entry: &Entry| entry.phase == Phase::Running && !entry.is_refined && entry.offer.is_none();
+                if let Some((&id, _)) = state.jobs.iter().find(|(_, entry)| is_rough(entry)) {
+                    break id;
+                }
+                state = self.hub.wait(state);
+            };
+            let entry = state.entry(id);
+            let (trace, current) = (Arc::clone(&entry.trace), entry.current.clone());
+            let host = state.host.free() + state.host.held(id);
+            let limits = self.limits(state.device.held(id), host, entry.load);
+            drop(state);
+            let current = current.expect("what runs has a program");
+            self.refine(id, refiner, &current, &trace, limits);
         }
     }
 

@@ -17,9 +17,17 @@ use crate::device::{Device, DeviceError};
 use crate::exec::{Compiled, ExecError, Executor, Parked, PersistentValue, ProgramStats, Step, StepSpans, Ticket};
 use crate::latency::Corrected;
 
-/// After a program has begun, and after each time that drift made a new one, measured times are believed from this step on; the number doubles each time, so that noise does not make plans for ever.
+/// Main steps of a program before its measured times are believed.
 const FIRST_BELIEVED: u64 = 2;
-const LAST_BELIEVED: u64 = 256;
+/// Most main steps from one drift to the next that is looked for.
+const MOST_PATIENCE: u64 = 4096;
+
+/// How soon drift is looked for again: after twice as many steps each time, so that noise does not make plans for ever.
+struct Patience {
+    steps: u64,
+    /// Main step of the present program from which on it is.
+    from: u64,
+}
 
 /// What a job's thread works with.
 pub(super) struct Job<D: Device> {
@@ -87,7 +95,7 @@ impl<D: Device> Job<D> {
             })
         })?;
         let mut corrected = Corrected::new(&self.step.trace);
-        let mut believed = FIRST_BELIEVED;
+        let mut patience = Patience { steps: FIRST_BELIEVED, from: FIRST_BELIEVED };
         loop {
             match self.order() {
                 Order::Cancel => return Err(JobError::Cancelled),
@@ -96,12 +104,14 @@ impl<D: Device> Job<D> {
                     work.pausing(&mut running).map_err(JobError::Work)?;
                     running = self.pause(running)?;
                     corrected.restart();
+                    patience.from = patience.steps;
                     continue;
                 }
                 Order::Take(offer) => {
                     running.finish_all(self, work)?;
                     if self.take(&mut running, &offer)? {
                         corrected.restart();
+                        patience.from = patience.steps;
                     }
                     continue;
                 }
@@ -118,8 +128,9 @@ impl<D: Device> Job<D> {
                     } else {
                         running.finish_all(self, work)?;
                     }
-                    if self.watch_drift(&running, &mut corrected, believed)? {
-                        believed = (2 * believed).min(LAST_BELIEVED);
+                    if running.main_steps >= patience.from && self.watch_drift(&running, &mut corrected)? {
+                        patience.steps = (2 * patience.steps).min(MOST_PATIENCE);
+                        patience.from = running.main_steps + patience.steps;
                     }
                 }
                 Next::AtRest => {
@@ -406,10 +417,7 @@ impl<D: Device> Job<D> {
     }
 
     /// Takes new measurements in. Tells the controller if they are far from what was planned with; gives whether it did.
-    fn watch_drift(&self, running: &Running<D>, corrected: &mut Corrected, believed: u64) -> Result<bool, JobError> {
-        if running.main_steps < believed {
-            return Ok(false);
-        }
+    fn watch_drift(&self, running: &Running<D>, corrected: &mut Corrected) -> Result<bool, JobError> {
         let Some(stats) = running.executor.stats(&running.main) else { return Ok(false) };
         corrected.measure(stats);
         let drift = corrected.drift();

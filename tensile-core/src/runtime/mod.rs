@@ -67,7 +67,7 @@ pub struct RuntimeOptions {
     pub host_budget: Bytes,
     /// Draws the curves of memory against time by which the budget is divided, and makes the programs. It should be quick, for jobs wait for it.
     pub planner: Arc<dyn Planner>,
-    /// Looks for a better program for a share when there is nothing else to do; nobody waits for it.
+    /// Looks for a better program for a share, on a thread of its own; nobody waits for it.
     pub refiner: Option<Arc<dyn Planner>>,
     /// Points of a curve, 2 or more.
     pub curve_points: usize,
@@ -122,7 +122,8 @@ pub struct Runtime<D: Device> {
     hub: Arc<Hub>,
     device: Arc<D>,
     options: RuntimeOptions,
-    controller: Option<JoinHandle<()>>,
+    /// The threads that plan.
+    planners: Vec<JoinHandle<()>>,
     jobs: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -133,12 +134,19 @@ impl<D: Device> Runtime<D> {
     /// [`DeviceError::DeviceLost`] if there is no thread for it.
     pub fn new(device: Arc<D>, budget: Bytes, options: RuntimeOptions) -> Result<Self, DeviceError> {
         let hub = Arc::new(Hub::new(budget, options.host_budget));
-        let controller = Controller { hub: Arc::clone(&hub), options: options.clone(), info: device.info().clone() };
-        let controller = std::thread::Builder::new()
-            .name("tensile-controller".to_owned())
-            .spawn(move || controller.run())
-            .map_err(|error| DeviceError::DeviceLost { detail: format!("no thread for planning: {error}") })?;
-        Ok(Self { hub, device, options, controller: Some(controller), jobs: std::sync::Mutex::default() })
+        let info = device.info().clone();
+        let controller = Arc::new(Controller { hub: Arc::clone(&hub), options: options.clone(), info });
+        let mut runtime = Self { hub, device, options, planners: Vec::new(), jobs: std::sync::Mutex::default() };
+        let no_thread = |error| DeviceError::DeviceLost { detail: format!("no thread for planning: {error}") };
+        let builder = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        if let Some(refiner) = runtime.options.refiner.clone() {
+            let controller = Arc::clone(&controller);
+            let thread = builder("tensile-refiner").spawn(move || controller.run_refiner(&*refiner));
+            runtime.planners.push(thread.map_err(no_thread)?);
+        }
+        let thread = builder("tensile-controller").spawn(move || controller.run());
+        runtime.planners.push(thread.map_err(no_thread)?);
+        Ok(runtime)
     }
 
     /// The device.
@@ -196,9 +204,9 @@ impl<D: Device> Drop for Runtime<D> {
             let _ = thread.join();
         }
         self.hub.change(|state| state.closing = true);
-        if let Some(controller) = self.controller.take() {
+        for thread in self.planners.drain(..) {
             // A panic there has been reported by the panic hook.
-            let _ = controller.join();
+            let _ = thread.join();
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "vgg16:2,inception-v3:2,inception-v4:1,resnet50:2,densenet121:2"
+        default_value = "vgg16:2,inception-v3:2,inception-v4:2,resnet50:2,densenet121:2"
     )]
     mix: Vec<String>,
     /// Leave the mix out.
