@@ -1,6 +1,7 @@
 //! Checkpoints that are interrupted: by a kill at any time, by a full disk.
 #![cfg(unix)]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -137,6 +138,43 @@ fn c45_a_kill_never_destroys_the_checkpoint() {
 fn steps_in(checkpoint: &Path) -> u64 {
     let metadata = tensile_core::checkpoint::load_metadata(checkpoint).expect("what a kill leaves can be read");
     metadata["step"].parse().expect("a number")
+}
+
+/// Dropout, batch norm, Adam and a learning rate that changes: ten steps, a save, and ten more in a new process leave what twenty steps leave, without a limit and within tight ones: losses, parameters,
+/// moments, running statistics, counters (pytorch/torchtitan#1213).
+#[test]
+fn c43_nothing_is_lost_between_save_and_load() {
+    let run = |folder: &Folder, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensile"));
+        command.args(["train", "digit-cnn", "--batch", "128", "--schedule", "step:1:0.5", "--warmup", "3", "--json"]);
+        command.args(["--checkpoint", folder.0.to_str().expect("a name in UTF-8")]).args(more);
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (losses(&output.stdout), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let state = |folder: &Folder| {
+        let path = folder.0.join("checkpoint.safetensors");
+        let bytes = std::fs::read(&path).expect("it was saved");
+        let file = safetensors::SafeTensors::deserialize(&bytes).expect("it is whole");
+        let tensors: BTreeMap<String, Vec<u8>> =
+            file.tensors().into_iter().map(|(name, view)| (name, view.data().to_vec())).collect();
+        (tensors, tensile_core::checkpoint::load_metadata(&path).expect("it is whole"))
+    };
+    let straight = Folder::new("straight");
+    let (expected, _) = run(&straight, &["--steps", "20"]);
+    for budget in ["unlimited", "50%", "30%"] {
+        let halves = Folder::new(&format!("halves-{}", budget.trim_end_matches('%')));
+        let (mut got, _) = run(&halves, &["--steps", "10", "--budget", budget]);
+        let (rest, text) = run(&halves, &["--steps", "20", "--budget", budget, "--resume"]);
+        got.extend(rest);
+        assert_eq!(got, expected, "{budget}");
+        let (is, should) = (state(&halves), state(&straight));
+        assert_eq!(is.1, should.1, "{budget}: step, seed, position of the data");
+        assert!(is.0 == should.0, "{budget}: tensors differ");
+        if budget != "unlimited" {
+            assert!(!text.contains("\"evictions\":0,"), "{budget} is tight: {text}");
+        }
+    }
 }
 
 /// A disk that is full: an error in one line, and the checkpoint before is there and can be gone on from.
