@@ -12,7 +12,7 @@ use tensile_core::device::{Device, DeviceError};
 use tensile_core::exec::{ExecError, ExecutorOptions, Step};
 use tensile_core::optim::Optimizer;
 use tensile_core::runtime::{Admission, EventKind, JobError, JobHandle, Phase, Runtime, RuntimeOptions};
-use tensile_sched::Bytes;
+use tensile_sched::{Bytes, Effort, Limits, Mode, Planner, Tensile};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -143,6 +143,56 @@ fn a_fault_stays_in_its_job() {
     }
 }
 
+/// Host memory for what the budget evicts and no more: a job that is to be paused stays where it is, keeps still, and goes on with the same bits.
+#[test]
+fn a_job_that_cannot_leave_is_paused_where_it_is() {
+    let _turn = turn();
+    let device = failing(&[]);
+    let step = step(&device, 16);
+    let budget = Bytes(full(&device, &step).0 * 7 / 10);
+    let planner = Tensile { effort: Effort::Fast };
+    let limits = Limits { mode: Mode::Swap, ..device.info().limits(budget) };
+    let host = planner.plan(&step.trace, &limits).unwrap().report.host_arena;
+    let executor = ExecutorOptions { profile: true, poison: true };
+    let options = RuntimeOptions {
+        host_budget: host + Bytes(64),
+        mode: Mode::Swap,
+        refiner: None,
+        replan_above: f64::INFINITY,
+        executor,
+        ..RuntimeOptions::default()
+    };
+    let runtime = Runtime::new(Arc::clone(&device), budget, options).unwrap();
+    let training = Training::until_told(&step, &adam(), 6);
+    let job = training.submit(&runtime, "stuck", 1.0, Admission::Refuse);
+    runs(&job, 3);
+    job.pause();
+    let began = Instant::now();
+    while !runtime.snapshot().events.iter().any(|event| event.kind == EventKind::PausedInPlace) {
+        assert!(began.elapsed() < WATCHDOG, "it is not paused");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = job.status();
+    std::thread::sleep(Duration::from_millis(50));
+    let after = job.status();
+    assert_eq!((after.steps, after.phase, after.share), (before.steps, Phase::Running, before.share));
+    // Another one that needs what it holds waits, and is let in when it is done.
+    let next = Training::of(&step, &adam(), 4);
+    let waiting = next.submit(&runtime, "next", 1.0, Admission::Queue);
+    job.resume();
+    runs(&job, before.steps + 3);
+    assert_eq!(waiting.status().phase, Phase::Queued);
+    training.stop();
+    let report = ended(job).unwrap();
+    assert!(report.stats.evictions > 0);
+    ended(waiting).unwrap();
+    let steps = training.record().outputs.len() as u64;
+    assert_eq!(training.record().trained.as_ref(), Some(&alone(&device, &step, steps)));
+    assert_eq!(next.record().trained.as_ref(), Some(&alone(&device, &step, 4)));
+    let snapshot = runtime.snapshot();
+    assert_eq!((snapshot.shared, snapshot.host_held), (Bytes::ZERO, Bytes::ZERO));
+}
+
 /// A device that is lost takes all its jobs with it, and each is told so.
 #[test]
 fn a_lost_device_ends_all_its_jobs() {
@@ -207,6 +257,7 @@ fn chaos_harms_nobody() {
 /// A job of a chaos run, with what was done to it.
 struct Victim {
     job: JobHandle,
+    admission: Admission,
     training: Training,
     size: usize,
     n: u64,
@@ -254,7 +305,7 @@ fn run_chaos(
         let admission = if random.below(4) == 0 { Admission::Refuse } else { Admission::Queue };
         let weight = 1.0 + random.below(4) as f64;
         let job = training.submit(&runtime, &format!("job {}", victims.len()), weight, admission);
-        victims.push(Victim { job, training, size: sizes[at], n, cancelled: false });
+        victims.push(Victim { job, admission, training, size: sizes[at], n, cancelled: false });
         std::thread::sleep(Duration::from_micros(random.below(4000)));
         for _ in 0..random.below(3) {
             let other = random.below(victims.len() as u64) as usize;
@@ -279,7 +330,9 @@ fn run_chaos(
     }
     let most = count::peak(Tag::Device);
     assert!(most <= budget.0, "seed {seed}: {most} bytes held of {budget}");
-    for Victim { job, training, size, n, cancelled } in victims {
+    let refuses_memory = failures.iter().any(|failure| matches!(failure, Failure::Allocation(_)));
+    let mut failed = 0;
+    for Victim { job, admission, training, size, n, cancelled } in victims {
         let solo = &expected[&(size, n)];
         let record = training.record();
         assert!(solo.outputs.starts_with(&record.outputs), "seed {seed}, {failures:?}: wrong bits");
@@ -289,16 +342,18 @@ fn run_chaos(
                 "done"
             }
             Err(JobError::Cancelled) if cancelled => "cancelled",
-            Err(JobError::Refused(_)) => "refused",
+            Err(JobError::Refused(_)) if admission == Admission::Refuse => "refused",
             Err(JobError::Exec(ExecError::Device(error))) if !failures.is_empty() => {
                 assert!(loses || !matches!(error, DeviceError::DeviceLost { .. }), "seed {seed}: {error}");
+                failed += 1;
                 "failed"
             }
-            Err(JobError::Shortage { .. }) if !failures.is_empty() => "shortage",
+            Err(JobError::Shortage { .. }) if refuses_memory => "shortage",
             Err(error) => panic!("seed {seed}, {failures:?}: {error:?}"),
         };
         *ends.entry(end).or_default() += 1;
     }
+    assert!(loses || failed <= failures.len(), "seed {seed}: {failed} jobs failed by {failures:?}");
     let snapshot = runtime.snapshot();
     assert_eq!((snapshot.shared, snapshot.host_held), (Bytes::ZERO, Bytes::ZERO), "seed {seed}");
     drop(runtime);

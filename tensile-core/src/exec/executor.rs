@@ -391,8 +391,13 @@ impl<D: Device> Executor<D> {
         compiled.fits_device(self.device.info())?;
         same_job(&self.compiled().step().persistents, &compiled.step().persistents)?;
         self.drain()?;
+        let known = self.programs.len();
         let next = self.program(compiled)?;
-        self.make_room(compiled, sizes)?;
+        if let Err(error) = self.make_room(compiled, sizes) {
+            // One that was made ready for this goes again.
+            self.programs.truncate(known);
+            return Err(error);
+        }
         self.current = next;
         Ok(())
     }

@@ -128,10 +128,9 @@ impl<D: Device> Executor<D> {
                     None => device_only.push((index, bytes)),
                 }
             }
-            if moves {
-                if let Err(error) = self.device.resize_arena(&mut self.arena, device_bytes) {
-                    return Err(error.into());
-                }
+            // Last before anything changes for good: what is refused here leaves everything as it was.
+            if moves || differs(self.arena_bytes, device_bytes) {
+                self.device.resize_arena(&mut self.arena, device_bytes)?;
                 self.arena_bytes = device_bytes;
             }
             self.host = host;
@@ -143,8 +142,7 @@ impl<D: Device> Executor<D> {
                 }
                 outcome?;
             }
-        }
-        if differs(self.arena_bytes, device_bytes) {
+        } else if differs(self.arena_bytes, device_bytes) {
             self.device.resize_arena(&mut self.arena, device_bytes)?;
             self.arena_bytes = device_bytes;
         }

@@ -11,7 +11,7 @@ use tensile_sched::{Bytes, Infeasible, Limits, Nanos, Planned, Planner, Trace, f
 
 use super::error::{Holder, JobError, Refusal};
 use super::job::message;
-use super::state::{Answer, Entry, Hub, Offer, Request, State, needs_more};
+use super::state::{Answer, Hub, Offer, Request, State, needs_more};
 use super::status::{EventKind, JobId, Phase};
 use super::{Admission, RuntimeOptions};
 use crate::device::DeviceInfo;
@@ -100,14 +100,28 @@ impl Controller {
                 Work::Answer(id, request) => {
                     let limits = self.limits_of_request(&state, id, &request);
                     drop(state);
-                    self.answer(id, &request, limits);
+                    let result = catch_unwind(AssertUnwindSafe(|| self.answer(id, &request, limits)));
+                    if let Err(panic) = result {
+                        self.hub.change(|state| {
+                            let entry = state.entry_mut(id);
+                            entry.request = None;
+                            entry.answer = Some(Answer::Fails(JobError::Panicked(message(&*panic))));
+                        });
+                    }
                 }
                 Work::Round => {
                     state.dirty = false;
                     let views = views(&state);
                     let (limit, host_free) = (state.limit(), state.host.free());
                     drop(state);
-                    self.round(views, limit, host_free);
+                    let result = catch_unwind(AssertUnwindSafe(|| self.round(views, limit, host_free)));
+                    if let Err(panic) = result {
+                        // Whose fault it was is not known; those that run go on, those that wait are told.
+                        self.hub.change(|state| {
+                            let waiting = state.jobs.values_mut().filter(|entry| entry.phase == Phase::Queued);
+                            waiting.for_each(|entry| entry.verdict = Some(JobError::Panicked(message(&*panic))));
+                        });
+                    }
                 }
             }
         }
@@ -121,9 +135,7 @@ impl Controller {
                 if state.closing {
                     return;
                 }
-                let is_rough =
-                    |entry: &Entry| entry.phase == Phase::Running && !entry.is_refined && entry.offer.is_none();
-                if let Some((&id, _)) = state.jobs.iter().find(|(_, entry)| is_rough(entry)) {
+                if let Some(&id) = state.jobs.keys().find(|&&id| state.is_rough(id)) {
                     break id;
                 }
                 state = self.hub.wait(state);
@@ -152,6 +164,7 @@ impl Controller {
 
     /// Plans a step of a running job within its share.
     fn answer(&self, id: JobId, request: &Request, limits: Limits) {
+        let within = limits.device;
         let planned = self.plan(&request.step.trace, &limits);
         let answer = match planned {
             Ok(planned) => match Compiled::new(Arc::clone(&request.step), planned, limits) {
@@ -178,8 +191,8 @@ impl Controller {
             let mut answer = answer;
             if let Answer::Fails(JobError::Infeasible(Infeasible::Device { lowest, .. })) = &answer {
                 // A larger share would do, if there can be one beside the floors of the others.
-                if others + *lowest <= limit && *lowest > entry.least {
-                    (entry.least, entry.drifted) = (*lowest, true);
+                if others + *lowest <= limit && *lowest > within {
+                    (entry.least, entry.drifted, entry.kept) = (entry.least.max(*lowest), true, false);
                     answer = Answer::NeedsMore;
                     state.expect_changes();
                 }
@@ -226,9 +239,10 @@ impl Controller {
             let has_same_share = state.device.held(id) == share;
             let entry = state.entry_mut(id);
             let is_same = entry.current.as_ref().is_some_and(|now| Arc::ptr_eq(now, current)) && has_same_share;
-            if !is_same || entry.offer.is_some() || entry.phase != Phase::Running {
+            if !is_same || !state.is_rough(id) {
                 return;
             }
+            let entry = state.entry_mut(id);
             entry.is_refined = true;
             if let Some(program) = program {
                 entry.plans += 1;
@@ -261,10 +275,17 @@ impl Controller {
             }
             // Smaller shares are not forced on anybody without need.
             let share = if share < view.held && !must_shrink { view.held } else { share };
-            let limits = self.limits(share, host_left + view.host_held, view.load);
+            // What a job that waits has on the host, a parked one, it has until it is in.
+            let own_host = if view.is_running { view.host_held } else { Bytes::ZERO };
+            let limits = self.limits(share, host_left + own_host, view.load);
             let decision = match self.plan(&view.trace, &limits) {
                 // Moving costs time too.
-                Ok(planned) if view.is_running && share >= view.held && !view.is_surpassed_by(&planned, &limits) => {
+                Ok(planned)
+                    if view.is_running
+                        && share >= view.held
+                        && !view.gets_all(share)
+                        && !view.is_surpassed_by(&planned, &limits) =>
+                {
                     Decision::Futile(share)
                 }
                 Ok(planned) => match Compiled::new(Arc::clone(&view.step), planned, limits) {
@@ -277,11 +298,23 @@ impl Controller {
                 },
                 Err(_) if view.is_running && share < view.held => Decision::Keep,
                 Err(_) if view.is_running => Decision::Futile(share),
+                Err(JobError::Infeasible(Infeasible::Host { .. })) if self.fits_host_later(view, share) => {
+                    match view.admission {
+                        Admission::Queue => continue,
+                        Admission::Refuse => Decision::Fail(JobError::Refused(Box::new(self.refusal(view)))),
+                    }
+                }
                 Err(error) => Decision::Fail(error),
             };
             decisions.push((view.id, decision));
         }
         self.apply(views, decisions);
+    }
+
+    /// Whether a job that lacks host memory now would run with all of the host budget.
+    fn fits_host_later(&self, view: &View, share: Bytes) -> bool {
+        let host = self.hub.lock().host.budget();
+        self.plan(&view.trace, &self.limits(share, host, view.load)).is_ok()
     }
 
     /// Draws the curves that are missing.
@@ -320,7 +353,7 @@ impl Controller {
                     }
                     Err(error) => decisions.push((view.id, Decision::Fail(error))),
                 }
-            } else if view.shortages >= MOST_SHORTAGES && nobody_runs && lowest > limit {
+            } else if view.shortages >= MOST_SHORTAGES && nobody_runs {
                 decisions.push((view.id, Decision::Fail(JobError::Shortage { floor: lowest, free: limit })));
             }
         }
@@ -381,7 +414,7 @@ impl Controller {
     }
 
     fn is_worth_planning(&self, view: &View, share: Bytes, must_shrink: bool) -> bool {
-        if !view.is_running || view.drifted {
+        if !view.is_running || view.drifted || view.held < view.least {
             return true;
         }
         let curve = view.curve.as_ref().expect("drawn");
@@ -393,7 +426,7 @@ impl Controller {
             (Some(now), Some(then)) => then.0 as f64 <= now.0 as f64 * (1.0 - WORTH_MOVING),
             _ => false,
         };
-        share > view.held && saves && view.futile != Some(share)
+        share > view.held && (saves || view.gets_all(share)) && view.futile != Some(share)
     }
 
     /// Writes curves and decisions, as far as they still make sense.
@@ -431,6 +464,8 @@ impl Controller {
                             _ => JobError::Shortage { floor: entry.least, free: limit },
                         });
                     }
+                    // It has left meanwhile.
+                    Decision::Keep | Decision::Futile(_) if entry.phase != Phase::Running => {}
                     Decision::Keep => {
                         (entry.kept, entry.drifted, entry.offer) = (true, false, None);
                         state.event(id, EventKind::Kept);
@@ -460,6 +495,11 @@ impl View {
             return self.held;
         }
         self.curve.as_ref().expect("drawn").lowest().max(self.least)
+    }
+
+    /// Whether with this share it will evict nothing any more: worth moving for even where copies are predicted to hide, for they are in the way of others.
+    fn gets_all(&self, share: Bytes) -> bool {
+        share > self.held && share >= self.curve.as_ref().expect("drawn").full()
     }
 
     /// Adds a lower budget to the curve.
@@ -521,8 +561,7 @@ fn views(state: &State) -> Vec<View> {
                 curve: entry.curve.clone(),
                 least: entry.least,
                 held: granted.map_or(state.device.held(id), |offer| offer.share),
-                // One that is paused where it is takes nothing.
-                is_fixed: entry.kept || granted.is_some() || (entry.pause && entry.phase == Phase::Running),
+                is_fixed: granted.is_some() || state.is_stuck(id),
                 is_moving: granted.is_some(),
                 drifted: entry.drifted,
                 futile: entry.futile,
@@ -538,7 +577,8 @@ fn views(state: &State) -> Vec<View> {
 /// Notes that the device refused memory, and what it can have given at most.
 pub(super) fn note_shortage(state: &mut State, id: JobId, requested: Bytes, free: Bytes) {
     let arenas: Bytes = state.jobs.values().map(|entry| entry.arena).sum();
-    state.cap = state.cap.min(arenas + free);
+    // Enough in all may be too little in one piece: ask for less next time in any case.
+    state.cap = state.cap.min(arenas + free.min(Bytes(requested.0.saturating_sub(1))));
     state.event(id, EventKind::Shortage { requested, free });
     state.entry_mut(id).shortages += 1;
     state.expect_changes();

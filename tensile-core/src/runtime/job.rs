@@ -14,13 +14,16 @@ use super::status::{EventKind, JobId, JobReport, Phase};
 use super::workload::{AtRest, Next, WorkError, Workload};
 use super::{Admission, RuntimeOptions};
 use crate::device::{Device, DeviceError};
-use crate::exec::{Compiled, ExecError, Executor, Parked, PersistentValue, ProgramStats, Step, StepSpans, Ticket};
+use crate::exec::{Compiled, ExecError, Executor, PersistentValue, ProgramStats, Step, StepSpans, Ticket};
 use crate::latency::Corrected;
 
 /// Main steps of a program before its measured times are believed.
 const FIRST_BELIEVED: u64 = 2;
 /// Most main steps from one drift to the next that is looked for.
 const MOST_PATIENCE: u64 = 4096;
+
+/// Steps whose statistics are kept when their programs are gone.
+const MOST_PAST: usize = 64;
 
 /// How soon drift is looked for again: after twice as many steps each time, so that noise does not make plans for ever.
 struct Patience {
@@ -62,9 +65,12 @@ enum Order {
 impl<D: Device> Job<D> {
     /// Runs the job to its end, whatever that is, and leaves the outcome.
     pub(super) fn run(self, mut work: Box<dyn Workload>) {
-        let result = catch_unwind(AssertUnwindSafe(|| self.work(&mut *work)));
-        // Its values may be larger than its tensors.
-        drop(work);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let result = self.work(&mut *work);
+            // Its values may be larger than its tensors.
+            drop(work);
+            result
+        }));
         let result = result.unwrap_or_else(|panic| Err(JobError::Panicked(message(&*panic))));
         self.hub.change(|state| {
             let entry = state.entry_mut(self.id);
@@ -187,7 +193,7 @@ impl<D: Device> Job<D> {
             let set_aside = offer.map(|offer| offer.program.host_arena()).unwrap_or_default();
             let host = state.host.held(self.id);
             let booked = state.host.set(self.id, host - set_aside);
-            debug_assert!(booked.is_ok(), "less than before");
+            assert!(booked.is_ok(), "less than before");
             state.capacity = state.capacity.min(capacity);
             note_shortage(state, self.id, requested, free);
         });
@@ -227,11 +233,11 @@ impl<D: Device> Job<D> {
         // Both are no more than was set aside for them.
         let device = state.device.set(self.id, offer.share);
         let host = state.host.set(self.id, running.executor.host_bytes());
-        debug_assert!(device.is_ok() && host.is_ok(), "offers are granted before they are taken");
+        assert!(device.is_ok() && host.is_ok(), "offers are granted before they are taken");
         let entry = state.entry_mut(self.id);
         entry.arena = running.executor.arena_bytes();
         entry.current = Some(Arc::clone(&offer.program));
-        entry.offer = None;
+        (entry.offer, entry.kept) = (None, false);
         entry.largest = entry.largest.max(offer.share);
         entry.smallest = entry.smallest.min(offer.share);
     }
@@ -275,9 +281,10 @@ impl<D: Device> Job<D> {
                 }
                 Some(error) => {
                     let shrinks = offer.share < before;
-                    let booked = state.device.set(self.id, before);
+                    // Programs of other steps may have made the arena larger.
+                    let booked = state.device.set(self.id, before.max(running.executor.arena_bytes()));
                     let host = state.host.set(self.id, running.executor.host_bytes());
-                    debug_assert!(booked.is_ok() && host.is_ok(), "less than before");
+                    assert!(booked.is_ok() && host.is_ok(), "less than before");
                     let entry = state.entry_mut(self.id);
                     entry.offer = None;
                     (entry.kept, entry.futile) = (shrinks, Some(offer.share));
@@ -302,23 +309,31 @@ impl<D: Device> Job<D> {
         if !reserved {
             return self.pause_in_place(running);
         }
-        let Running { executor, main, past, .. } = running.merged();
+        let Running { executor, main, past, .. } = running.merged()?;
         match executor.park() {
             Ok(parked) => {
                 self.hub.change(|state| {
                     let host = state.host.set(self.id, parked.bytes());
-                    debug_assert!(host.is_ok(), "less than before");
+                    assert!(host.is_ok(), "less than before");
                     state.left(self.id);
                     state.entry_mut(self.id).phase = Phase::Paused;
                     state.event(self.id, EventKind::Paused);
                 });
-                self.unpark(&parked, past)
+                let mut parked = Some(parked);
+                let mut running = self.enter(|_, program, options| {
+                    let from = parked.as_ref().expect("it is entered once");
+                    let executor = Executor::unpark(from, program, options)?;
+                    // Only the new arenas count from now on.
+                    parked = None;
+                    Ok(executor)
+                })?;
+                running.past = past;
+                Ok(running)
             }
             Err((executor, ExecError::Device(error))) if is_shortage(&error) => {
-                self.hub.change(|state| {
-                    let host = state.host.set(self.id, executor.host_bytes());
-                    debug_assert!(host.is_ok(), "less than before");
-                });
+                // What was noted of the main program is in its executor still.
+                let mut past = past;
+                past.retain(|(step, _)| !Arc::ptr_eq(step, &self.step));
                 let mut running = Running::new(*executor, main);
                 running.past = past;
                 self.pause_in_place(running)
@@ -327,18 +342,24 @@ impl<D: Device> Job<D> {
         }
     }
 
-    fn unpark(&self, parked: &Parked<D>, past: Vec<(Arc<Step>, ProgramStats)>) -> Result<Running<D>, JobError> {
-        let mut running = self.enter(|_, program, options| Ok(Executor::unpark(parked, program, options)?))?;
-        running.past = past;
-        Ok(running)
-    }
-
     fn pause_in_place(&self, running: Running<D>) -> Result<Running<D>, JobError> {
-        self.hub.change(|state| state.event(self.id, EventKind::Kept));
+        self.hub.change(|state| {
+            // An offer that it does not take is nobody's.
+            let entry = state.entry_mut(self.id);
+            entry.offer = None;
+            let device = running.main.limits().device.max(running.executor.arena_bytes());
+            let device = state.device.set(self.id, device);
+            let host = state.host.set(self.id, running.executor.host_bytes());
+            assert!(device.is_ok() && host.is_ok(), "no more than it has");
+            state.event(self.id, EventKind::PausedInPlace);
+            state.expect_changes();
+        });
         let mut state = self.hub.lock();
         while state.entry(self.id).pause && !state.entry(self.id).cancel {
             state = self.hub.wait(state);
         }
+        drop(state);
+        self.hub.change(|state| state.expect_changes());
         Ok(running)
     }
 
@@ -397,6 +418,7 @@ impl<D: Device> Job<D> {
                         state = self.hub.wait(state);
                     };
                     drop(state);
+                    // Whatever it was: if the share is still too small, the next request tells.
                     self.take(running, &offer)?;
                 }
             }
@@ -405,13 +427,14 @@ impl<D: Device> Job<D> {
 
     /// Sets host memory aside for a program of another step, whose host arena may be larger than the present one.
     fn reserve_host(&self, running: &Running<D>, program: &Compiled) -> Result<(), JobError> {
-        let (now, then) = (running.executor.host_bytes(), program.host_arena());
-        if then <= now {
+        let then = program.host_arena();
+        if then <= running.executor.host_bytes() {
             return Ok(());
         }
         self.hub.change(|state| {
-            // For a moment both are there.
-            let booked = state.host.set(self.id, now + then);
+            // For a moment both are there, beside what may be set aside for an offer.
+            let held = state.host.held(self.id);
+            let booked = state.host.set(self.id, held + then);
             booked.map_err(|_| JobError::from(DeviceError::HostOutOfMemory { requested: then }))
         })
     }
@@ -474,7 +497,7 @@ impl<D: Device> Running<D> {
                 }
                 if !entry.is_granted() {
                     let booked = state.host.set(job.id, host);
-                    debug_assert!(booked.is_ok(), "what it has was set aside");
+                    assert!(booked.is_ok(), "what it has was set aside");
                 }
             });
             work.finished(&step, result).map_err(JobError::Work)?;
@@ -516,6 +539,10 @@ impl<D: Device> Running<D> {
             Some((_, sum)) => sum.merge(stats),
             None => self.past.push((Arc::clone(program.step()), stats.clone())),
         }
+        // Steps that were built anew for each use would pile up; the first is the main one's or an early one's.
+        if self.past.len() > MOST_PAST {
+            self.past.remove(1);
+        }
     }
 
     /// Makes another program the main one; those of other steps were planned for the old boundary and go.
@@ -531,12 +558,14 @@ impl<D: Device> Running<D> {
         Ok(())
     }
 
-    /// With all statistics noted, before the executor goes.
-    fn merged(mut self) -> Self {
-        for program in std::mem::take(&mut self.others).into_iter().chain([Arc::clone(&self.main)]) {
-            self.note(&program);
+    /// With all statistics noted and only the main program left, before the executor goes.
+    fn merged(mut self) -> Result<Self, ExecError> {
+        for program in std::mem::take(&mut self.others) {
+            self.forget(&program)?;
         }
-        self
+        let main = Arc::clone(&self.main);
+        self.note(&main);
+        Ok(self)
     }
 }
 

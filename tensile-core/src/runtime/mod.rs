@@ -165,7 +165,7 @@ impl<D: Device> Runtime<D> {
         let Submission { name, weight, admission, work } = job;
         assert!(weight > 0.0 && weight.is_finite(), "weight {weight} of job '{name}'");
         let step = work.main_step();
-        let id = self.hub.change(|state| state.submit(name, weight, admission, &*work));
+        let id = self.hub.change(|state| state.submit(name, weight, admission, &step));
         let job = Job {
             hub: Arc::clone(&self.hub),
             device: Arc::clone(&self.device),
@@ -178,7 +178,11 @@ impl<D: Device> Runtime<D> {
             Ok(thread) => self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(thread),
             Err(error) => {
                 let lost = DeviceError::DeviceLost { detail: format!("no thread for a job: {error}") };
-                self.hub.change(|state| state.jobs.remove(&id));
+                self.hub.change(|state| {
+                    state.entry_mut(id).phase = Phase::Failed;
+                    state.host.release(id);
+                    state.left(id);
+                });
                 return Err(lost);
             }
         }

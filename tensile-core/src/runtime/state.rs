@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tensile_sched::share::Curve;
 use tensile_sched::{Bytes, Home, Infeasible, Nanos, Trace};
 
+use super::Admission;
 use super::book::Book;
 use super::error::JobError;
 use super::status::{Event, EventKind, JobId, JobReport, JobStatus, Phase, Snapshot};
-use super::{Admission, Workload};
 use crate::exec::{Compiled, Step};
 
 /// The shared state with the one signal that something in it has changed.
@@ -177,10 +177,10 @@ impl Hub {
 }
 
 impl State {
-    pub(super) fn submit(&mut self, name: String, weight: f64, admission: Admission, work: &dyn Workload) -> JobId {
+    pub(super) fn submit(&mut self, name: String, weight: f64, admission: Admission, step: &Arc<Step>) -> JobId {
         let id = JobId(self.next);
         self.next += 1;
-        let step = work.main_step();
+        let step = Arc::clone(step);
         let trace = Arc::new(step.trace.clone());
         self.jobs.insert(
             id,
@@ -265,6 +265,20 @@ impl State {
         self.expect_changes();
     }
 
+    /// Whether a running job's share cannot be changed: it cannot be made smaller, or is paused where it is. One that waits for a larger share is not stuck.
+    pub(super) fn is_stuck(&self, id: JobId) -> bool {
+        let entry = self.entry(id);
+        let needs_more = self.device.held(id) < entry.least;
+        entry.phase == Phase::Running && !needs_more && (entry.kept || entry.pause)
+    }
+
+    /// Whether a running job has a program that could be better, and nothing else is to be done for it.
+    pub(super) fn is_rough(&self, id: JobId) -> bool {
+        let entry = self.entry(id);
+        let is_at_ease = entry.phase == Phase::Running && entry.offer.is_none() && self.device.held(id) >= entry.least;
+        is_at_ease && !entry.is_refined && !entry.pause
+    }
+
     /// Bytes that all shares together may have now.
     pub(super) fn limit(&self) -> Bytes {
         self.device.budget().min(self.cap).min(self.capacity)
@@ -272,7 +286,9 @@ impl State {
 
     /// Sets memory aside for offers as far as there is some: first for programs that need less of the device, then for newcomers in their order, then for programs that need more.
     fn grant(&mut self) {
-        let waiting = |entry: &Entry| entry.offer.as_ref().is_some_and(|offer| !offer.granted);
+        // Who is paused or cancelled takes nothing.
+        let waiting =
+            |entry: &Entry| entry.offer.as_ref().is_some_and(|offer| !offer.granted) && !entry.cancel && !entry.pause;
         let mut ids: Vec<JobId> = self.jobs.iter().filter(|(_, entry)| waiting(entry)).map(|(&id, _)| id).collect();
         ids.sort_by_key(|&id| {
             let (entry, offer) = (self.entry(id), self.entry(id).offer.as_ref().expect("waiting"));
@@ -302,14 +318,14 @@ impl State {
                         self.event(id, EventKind::Kept);
                         self.dirty = true;
                     } else {
-                        entry.futile = Some(share);
+                        (entry.futile, entry.change_expected) = (Some(share), false);
                     }
                 }
                 continue;
             }
             // A smaller share counts when the job has moved.
             let booked = self.device.set(id, offer.share.max(held));
-            debug_assert!(booked.is_ok(), "the limit is within the budget");
+            assert!(booked.is_ok(), "the limit is within the budget");
             self.entry_mut(id).offer.as_mut().expect("waiting").granted = true;
         }
     }

@@ -130,8 +130,10 @@ pub enum EventKind {
         /// How far.
         percent: u32,
     },
-    /// It was paused.
+    /// It was paused: its tensors are on the host.
     Paused,
+    /// It was paused where it is, because there was no host memory for its tensors.
+    PausedInPlace,
     /// It ended: done, or with an error.
     Ended {
         /// Whether its work is done.

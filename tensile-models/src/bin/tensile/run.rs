@@ -382,11 +382,10 @@ impl<'a, D: Backend> Session<'a, D> {
 
     /// What is told at the end.
     fn close(mut self, is_paused: bool, before: Bytes) -> Result<(), Failure> {
-        if !is_paused {
-            for job in &mut self.jobs {
-                if let Some(handle) = job.handle.clone() {
-                    job.outcome = Some(handle.join().map(Some));
-                }
+        for job in &mut self.jobs {
+            let ended = job.handle.clone().filter(|handle| !is_paused || handle.status().phase.is_over());
+            if let Some(handle) = ended {
+                job.outcome = Some(handle.join().map(Some));
             }
         }
         while let Ok((job, progress)) = self.told.try_recv() {
@@ -412,21 +411,20 @@ impl<'a, D: Backend> Session<'a, D> {
         if let Some(path) = self.args.report.clone() {
             write(&path, self.page(&snapshot).render().as_bytes())?;
         }
-        if is_paused {
-            let saved = self.jobs.iter().filter(|job| job.saved == Some(job.steps) && job.steps > 0).count();
-            let left = self.jobs.iter().filter(|job| job.outcome.is_none()).count();
-            let how = match saved {
-                0 => "nothing is saved; --checkpoint DIR would have",
-                _ => "go on with --resume",
-            };
-            return Err(anyhow!("interrupted with {left} jobs left; {saved} are saved; {how}").into());
-        }
         let mut failed = false;
         for job in &self.jobs {
             if let Some(Err(error)) = &job.outcome {
                 failed = true;
                 print_error(&anyhow!("{error}").context(format!("job '{}'", job.name())));
             }
+        }
+        if is_paused {
+            let saved = self.jobs.iter().filter(|job| job.saved == Some(job.steps) && job.steps > 0).count();
+            let left = self.jobs.iter().filter(|job| job.outcome.is_none()).count();
+            let has_folders = self.args.checkpoint.is_some()
+                || self.jobs.iter().any(|job| job.entry.args.training.checkpoint.is_some());
+            let how = if has_folders { "go on with --resume" } else { "--checkpoint DIR would save them" };
+            return Err(anyhow!("interrupted with {left} jobs left; {saved} are saved; {how}").into());
         }
         if failed { Err(Failure::Said) } else { Ok(()) }
     }
@@ -460,7 +458,7 @@ impl<'a, D: Backend> Session<'a, D> {
 fn rests(job: &Job<'_>, snapshot: &Snapshot, since: Duration) -> bool {
     let Some(handle) = &job.handle else { return true };
     let is_kept = |event: &&tensile_core::runtime::Event| {
-        event.job == handle.id() && event.time >= since && event.kind == EventKind::Kept
+        event.job == handle.id() && event.time >= since && event.kind == EventKind::PausedInPlace
     };
     let status = snapshot.jobs.iter().find(|status| status.id == handle.id());
     let is_still = status.is_none_or(|status| !matches!(status.phase, Phase::Running | Phase::Queued));
@@ -477,6 +475,7 @@ fn words(kind: &EventKind) -> String {
         EventKind::Kept => "stayed as it is: host memory is short".to_owned(),
         EventKind::Shortage { requested, free } => format!("the device refused {requested}; {free} free"),
         EventKind::Drifted { percent } => format!("measured times {percent} % off the prediction"),
+        EventKind::PausedInPlace => "paused on the device: host memory is short".to_owned(),
         EventKind::Paused => "paused".to_owned(),
         EventKind::Ended { done: true } => "done".to_owned(),
         EventKind::Ended { done: false } => "failed".to_owned(),
